@@ -1,0 +1,36 @@
+# Two commands are all a newcomer needs: `make demo` and `make test`. Each sets itself up in .venv.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test test-slow check bench clean
+.DELETE_ON_ERROR:
+
+demo: $(READY)
+	@$(BIN)/starc score examples/predictions.json examples/reference.json
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# torch comes first and exactly: a later resolver step must not swap it for another build.
+$(READY): pyproject.toml setup.py src/starc/evaluation/_meteor.c
+	@test -n "$(PYTHON)" || { echo "no Python found: install Python 3.11, or make PYTHON=/path/to/python"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build out src/*.egg-info src/starc/evaluation/*.so

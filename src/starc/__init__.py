@@ -1,0 +1,1 @@
+"""Dense video captioning: a long video and its speech in, timestamped captions out."""

@@ -1,0 +1,5 @@
+"""`python -m starc`."""
+
+from starc.cli import main
+
+main()

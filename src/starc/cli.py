@@ -1,0 +1,137 @@
+"""The command line: parse, call the library, write. No logic, and no torch before it is needed.
+
+Results go to stdout or a file, words to stderr. Exit 0 ok, 1 failed, 2 usage or bad input, 3 some
+of a batch failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from starc.errors import StarcError
+
+app = typer.Typer(
+    help="Dense video captioning: a long video in, timestamped captions out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+out = Console()
+err = Console(stderr=True)
+_state = {"debug": False}
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    _state["debug"] = debug
+
+
+@app.command()
+def score(
+    predictions: Annotated[Path, typer.Argument(help="What a system predicted.")],
+    references: Annotated[list[Path], typer.Argument(help="One or more annotation files.")],
+    protocol: Annotated[
+        str, typer.Option(help="[b]published[/b], or [b]pdvc[/b]: missing videos count 0.")
+    ] = "published",
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Skip reference videos without prediction.")
+    ] = False,
+    compare: Annotated[
+        Path | None, typer.Option(help="A second system, with confidence over videos.")
+    ] = None,
+    subset: Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")] = None,
+    per_video: Annotated[
+        Path | None, typer.Option("--per-video", help="Write a CSV with a row per video.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Score predictions: CIDEr, METEOR, SODA_c, BLEU, ROUGE-L, precision, recall, F1."""
+    from starc.evaluation import tables
+    from starc.evaluation.compare import compare as compare_reports
+    from starc.evaluation.report import score as score_files
+
+    if protocol not in ("published", "pdvc"):
+        raise typer.BadParameter(
+            f"{protocol!r} is not one of published, pdvc", param_hint="--protocol"
+        )
+    with tables.meteor_with_progress(err) as meteor:
+        reports = [
+            score_files(
+                file,
+                references,
+                protocol=protocol,  # type: ignore[arg-type]
+                allow_missing=allow_missing,
+                subset=subset,
+                meteor=meteor,
+            )
+            for file in (predictions, compare)
+            if file is not None
+        ]
+    differences = compare_reports(*reports) if compare else []
+    if per_video:
+        tables.write_per_video(reports[0], per_video)
+    if as_json:
+        _print_json(tables.as_json(reports, differences))
+    else:
+        tables.show(out, err, reports, differences, names=(predictions, compare))
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Tell what is installed, what is missing, and the command that adds it."""
+    from dataclasses import asdict
+
+    from rich.table import Table
+
+    from starc.doctor import examine
+
+    findings = examine()
+    if as_json:
+        return _print_json([asdict(finding) for finding in findings])
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        mark = "[green]✓[/green]" if finding.ok else "[yellow]–[/yellow]"
+        advice = "" if finding.ok else f"[dim]→ {finding.advice}[/dim]"
+        table.add_row(
+            mark,
+            finding.name.replace("[", r"\["),
+            finding.found,
+            advice.replace("starc[", r"starc\["),
+        )
+    out.print(table)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+
+
+def main() -> None:
+    """Run the command line; one line on stderr for whatever a user can mend."""
+    try:
+        app()
+    except StarcError as error:
+        if _state["debug"]:
+            raise
+        sys.stderr.write(f"starc: {error}\n")
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        sys.stderr.write("starc: interrupted\n")
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        sys.stderr.close()
+        raise SystemExit(0) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The nouns that travel through the package, and the legend of tensor shapes.
+
+Times are float seconds from the start of the video; frame ranges are half-open [first, stop).
+A value checks itself where it is born. This file imports neither torch nor any other part of us.
+
+Shape letters, with one meaning everywhere:
+    B videos, T frames, D width, K anchors, S segments, R captions per segment,
+    N captions in a datastore, L tokens, M memory positions of the decoder, V vocabulary,
+    H attention heads, W frames of a window, C image channels (in HWC: height, width, channel).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CAPTIONED_VERSION = 1
+"""Version of the JSON that `Captioned.to_json` writes."""
+
+
+def _check_span(kind: str, start: float, end: float) -> None:
+    if not (math.isfinite(start) and math.isfinite(end) and 0 <= start < end):
+        raise ValueError(f"{kind} must have finite 0 <= start < end, got {start = }, {end = }")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happens, from `start` to `end`: predicted by us or written by an annotator."""
+
+    start: float
+    end: float
+    caption: str
+    confidence: float | None = None
+    """Mean probability of the event's tokens, 0 to 1; None for an annotation."""
+    repeated: bool = False
+    """The model has already said this about (nearly) the same moment."""
+
+    def __post_init__(self) -> None:
+        _check_span("event", self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One spoken sentence."""
+
+    start: float
+    end: float
+    text: str
+
+    def __post_init__(self) -> None:
+        _check_span("sentence", self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One decoded picture."""
+
+    time: float
+    rgb_HWC: NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        shape = self.rgb_HWC.shape
+        if len(shape) != 3 or shape[2] != 3:
+            raise ValueError(f"frame must be [height, width, 3], got {shape = }")
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieved:
+    """A caption found in the datastore, with its cosine similarity to the query."""
+
+    caption: str
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive frames [first, stop) assigned to one anchor."""
+
+    first: int
+    stop: int
+    anchor: int
+    score: float
+    kept: bool = True
+    """Among the top-k that are used for retrieval."""
+    captions: tuple[Retrieved, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first < self.stop:
+            raise ValueError(
+                f"segment must have 0 <= first < stop, got {self.first = }, {self.stop = }"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Captioned:
+    """A captioned video: all that a writer or the viewer needs, and nothing of the model."""
+
+    video: str
+    duration: float
+    events: tuple[Event, ...]
+    sentences: tuple[Sentence, ...] = ()
+    frame_times: tuple[float, ...] = ()
+    """Time of each frame that the model saw."""
+    saliency: tuple[float, ...] = ()
+    """Saliency of each of those frames, 0 to 1."""
+    segments: tuple[Segment, ...] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    """Model, towers, speech recogniser and versions that made this."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.duration) and self.duration > 0):
+            raise ValueError(f"duration must be positive, got {self.duration = }")
+        if self.saliency and len(self.saliency) != len(self.frame_times):
+            raise ValueError(
+                f"one saliency per frame, got {len(self.saliency) = }, {len(self.frame_times) = }"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary, ready for `json.dump`."""
+        return {
+            "starc": CAPTIONED_VERSION,
+            "video": self.video,
+            "duration": self.duration,
+            "events": [
+                {
+                    "start": event.start,
+                    "end": event.end,
+                    "caption": event.caption,
+                    "confidence": event.confidence,
+                    "repeated": event.repeated,
+                }
+                for event in self.events
+            ],
+            "sentences": [
+                {"start": sentence.start, "end": sentence.end, "text": sentence.text}
+                for sentence in self.sentences
+            ],
+            "frame_times": list(self.frame_times),
+            "saliency": list(self.saliency),
+            "segments": [
+                {
+                    "first": segment.first,
+                    "stop": segment.stop,
+                    "anchor": segment.anchor,
+                    "score": segment.score,
+                    "kept": segment.kept,
+                    "captions": [
+                        {"caption": found.caption, "similarity": found.similarity}
+                        for found in segment.captions
+                    ],
+                }
+                for segment in self.segments
+            ],
+            "provenance": dict(self.provenance),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Captioned:
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError on anything else."""
+        if data.get("starc") != CAPTIONED_VERSION:
+            raise ValueError(
+                f"expected a captioned video of version {CAPTIONED_VERSION}, "
+                f"found {data.get('starc')!r}"
+            )
+        segments = tuple(
+            Segment(
+                **{
+                    **segment,
+                    "captions": tuple(Retrieved(**found) for found in segment["captions"]),
+                }
+            )
+            for segment in data["segments"]
+        )
+        return cls(
+            video=data["video"],
+            duration=data["duration"],
+            events=tuple(Event(**event) for event in data["events"]),
+            sentences=tuple(Sentence(**sentence) for sentence in data["sentences"]),
+            frame_times=tuple(data["frame_times"]),
+            saliency=tuple(data["saliency"]),
+            segments=segments,
+            provenance=dict(data["provenance"]),
+        )
