@@ -1,0 +1,55 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from starc.evaluation.meteor import Meteor
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+DATA = Path(__file__).resolve().parent / "data"
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with golden numbers and real data, beside the checkout."""
+    if not SHARED.is_dir():
+        message = f"no golden numbers: {SHARED.name}/ is not beside the checkout"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Small files that belong to the tests."""
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def meteor_backend() -> Callable[[str], Meteor]:
+    """Makes a `Meteor` by back end; without the C extension its tests skip, but not in CI."""
+    from starc.evaluation.meteor import Meteor
+
+    made: dict[str, Meteor] = {}
+
+    def make(backend: str) -> Meteor:
+        if backend == "c" and importlib.util.find_spec("starc.evaluation._meteor") is None:
+            message = "the C extension is not built"
+            if os.environ.get("CI") and shutil.which("cc"):
+                pytest.fail(message)
+            pytest.skip(message)
+        if backend not in made:
+            made[backend] = Meteor(backend=backend)  # type: ignore[arg-type]
+        return made[backend]
+
+    return make

@@ -1,0 +1,59 @@
+"""Data walks through the house in one direction: a file imports only from its own or earlier rooms."""
+
+import ast
+from pathlib import Path
+
+import starc
+
+ROOT = Path(starc.__file__).parent
+BASE = {"types", "errors", "config", "settings", "annotations", "atomic"}
+# What each room may import besides itself and the base.
+ROOMS: dict[str, set[str]] = {
+    "media": set(),
+    "model": {"media"},
+    "evaluation": set(),
+    "viewer": set(),
+    "writers": set(),
+    "pipeline": {"media", "model", "writers"},
+    "batch": {"media", "model", "writers", "pipeline"},
+    "training": {"media", "model", "writers", "pipeline", "batch", "evaluation"},
+    "doctor": set(),
+}
+ROOMS["cli"] = {*ROOMS}
+ROOMS["__main__"] = {"cli"}
+
+
+def imported(file: Path) -> set[str]:
+    """Names below `starc` that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file.name}: relative import"
+            module = node.module or ""
+            if module == "starc":
+                found |= {alias.name for alias in node.names}
+            elif module.startswith("starc."):
+                found.add(module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("starc.")}
+    return found
+
+
+def test_imports_follow_the_layers() -> None:
+    for file in ROOT.rglob("*.py"):
+        room = file.relative_to(ROOT).parts[0].removesuffix(".py")
+        if room == "__init__":
+            continue
+        allowed = BASE if room in BASE else BASE | {room} | ROOMS[room]
+        assert imported(file) <= allowed | {"__version__"}, f"{file.relative_to(ROOT)} looks up"
+
+
+def test_the_nouns_need_no_torch() -> None:
+    for name in BASE:
+        text = (ROOT / f"{name}.py").read_text()
+        assert "import torch" not in text, f"{name}.py"
+
+
+def test_no_room_for_odds_and_ends() -> None:
+    names = {file.stem for file in ROOT.rglob("*.py")}
+    assert not names & {"utils", "util", "misc", "common", "helpers"}

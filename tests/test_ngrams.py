@@ -1,0 +1,115 @@
+"""N-grams, CIDEr and BLEU against direct definitions with dictionaries."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starc.evaluation.bleu import bleu
+from starc.evaluation.cider import cider
+from starc.evaluation.ngrams import ngrams
+from starc.evaluation.pairs import Groups
+
+word = st.sampled_from(["add", "oil", "the", "pan", "1\u00a01/2"])
+caption = st.lists(word, max_size=7).map(" ".join)
+
+
+def grams(text: str) -> Counter[tuple[str, ...]]:
+    words = text.split()
+    return Counter(tuple(words[i : i + n]) for n in range(1, 5) for i in range(len(words) - n + 1))
+
+
+def one_group(pairs: list[tuple[int, int]], lonely: list[int] | None = None) -> Groups:
+    """All pairs of caption numbers in one group."""
+    distinct = sorted(set(pairs))
+    lonely = lonely or []
+    return Groups(
+        np.zeros((1, 4), int),
+        np.array([len(pairs) + len(lonely)]),
+        np.zeros(len(pairs), int),
+        np.array([distinct.index(pair) for pair in pairs], int),
+        np.array([a for a, _ in distinct], int),
+        np.array([b for _, b in distinct], int),
+        np.zeros(len(lonely), int),
+        np.array(lonely, int),
+    )
+
+
+def plain_cider(pairs: list[tuple[str, str]], lonely: int) -> float:
+    frequency = Counter(gram for _, reference in pairs for gram in grams(reference))
+    documents = math.log(len(pairs) + lonely)
+
+    def weights(text: str) -> dict[tuple[str, ...], float]:
+        return {
+            gram: count * (documents - math.log(max(1, frequency[gram])))
+            for gram, count in grams(text).items()
+        }
+
+    total = 0.0
+    for hypothesis, reference in pairs:
+        h, r = weights(hypothesis), weights(reference)
+        delta = max(len(hypothesis.split()) - 1, 0) - max(len(reference.split()) - 1, 0)
+        for n in range(1, 5):
+            value = sum(
+                min(h[gram], r[gram]) * r[gram] for gram in h if len(gram) == n and gram in r
+            )
+            norm = math.prod(
+                math.sqrt(sum(w**2 for gram, w in side.items() if len(gram) == n))
+                for side in (h, r)
+            )
+            total += (value / norm if norm else value) * math.exp(-(delta**2) / 72) / 4 * 10
+    return total / (len(pairs) + lonely)
+
+
+@given(captions=st.lists(caption, min_size=1, max_size=6))
+@settings(deadline=None, max_examples=60)
+def test_counts(captions: list[str]) -> None:
+    table = ngrams(captions)
+    for c, text in enumerate(captions):
+        rows = slice(table.first_C[c], table.first_C[c + 1])
+        counts = Counter(
+            zip(table.order_E[rows].tolist(), table.count_E[rows].tolist(), strict=True)
+        )
+        expected = Counter((len(gram) - 1, count) for gram, count in grams(text).items())
+        assert counts == expected
+        assert table.words_C[c] == len(text.split())
+
+
+@given(
+    captions=st.lists(caption, min_size=2, max_size=6),
+    data=st.data(),
+    lonely=st.integers(0, 2),
+)
+@settings(deadline=None, max_examples=80)
+def test_cider_and_bleu(captions: list[str], data: st.DataObject, lonely: int) -> None:
+    number = st.integers(0, len(captions) - 1)
+    pairs = data.draw(st.lists(st.tuples(number, number), min_size=1, max_size=6))
+    table = ngrams(captions)
+    group = one_group(pairs, [0] * lonely)
+    texts = [(captions[a], captions[b]) for a, b in pairs]
+    assert cider(group, table)[0] == pytest.approx(plain_cider(texts, lonely), abs=1e-12)
+
+    tested = sum(len(h.split()) for h, _ in texts) + lonely * len(captions[0].split())
+    referred = sum(len(r.split()) for _, r in texts) + lonely
+    product = 1.0
+    for n in range(1, 5):
+        correct = sum(
+            (Counter(g for g in grams(h).elements() if len(g) == n) & grams(r)).total()
+            for h, r in texts
+        )
+        guess = sum(
+            max(0, len(h.split()) - n + 1) for h in [h for h, _ in texts] + [captions[0]] * lonely
+        )
+        product *= (correct + 1e-15) / (guess + 1e-9)
+        ratio = (tested + 1e-15) / (referred + 1e-9)
+        expected = product ** (1 / n) * (math.exp(1 - 1 / ratio) if ratio < 1 else 1)
+        assert bleu(group, table)[0, n - 1] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_one_pair_alone_scores_no_cider() -> None:
+    table = ngrams(["add oil to the pan"])
+    assert cider(one_group([(0, 0)]), table)[0] == 0
+    assert bleu(one_group([(0, 0)]), table)[0, 3] == pytest.approx(1, abs=1e-8)
