@@ -1,0 +1,313 @@
+"""From subtitles and transcripts to sentences.
+
+A file (SRT, VTT, ASS and what else pysubs2 reads, Whisper's JSON, ours, or the published
+{video: {start, end, text}} as JSON or pickle) or the subtitle stream inside a video goes in; a list
+of `Sentence`, sorted by time, comes out. Markup, positions and word timings are removed, and the
+rolling lines of automatic captions, where each line is shown two or three times, are said once.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import pickle
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pysubs2
+from av.container import InputContainer
+from av.stream import Disposition
+from av.subtitles.stream import SubtitleStream
+
+from starc.errors import SpeechError
+from starc.media import pickles
+from starc.media.container import Limits, ignore_other_streams, open_container
+from starc.types import Sentence
+
+SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
+"""Of side-car files, best first."""
+TEXT_STREAMS = frozenset({"mov_text", "subrip", "srt", "ass", "ssa", "webvtt", "text"})
+"""Embedded subtitles that are text; the others (DVD, Blu-ray) are pictures of text."""
+MOST_BYTES = 2 * 2**30
+SHORTEST = 0.1
+"""Seconds given to a cue that ends where, or before, it starts."""
+TOUCHING = 0.05
+"""Seconds between two cues that follow each other without a pause."""
+
+_TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,](\d{1,3}))?"
+_TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d+:[\d:.]+>|\{\\[^{}]*\}|\{[A-Za-z]:[^{}]*\}")
+_INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+
+
+class Cue(NamedTuple):
+    """What stands on the screen for a while."""
+
+    start: float
+    end: float
+    lines: tuple[str, ...]
+
+
+def read_sentences(path: Path, *, video: str | None = None) -> list[Sentence]:
+    """The sentences of one video from any speech or subtitle file.
+
+    A published file holds many videos: `video` says which; not needed where there is only one.
+    """
+    path = Path(path)
+    if path.suffix.lower() in {".json", ".pkl", ".pickle"}:
+        return _from_data(path, _data(path), video)
+    text = _text(path)
+    kind = path.suffix.lower()
+    if kind in {".srt", ".vtt"} or text.lstrip().startswith("WEBVTT"):
+        cues = list(_timed_blocks(text))
+    else:
+        cues = _by_pysubs2(path, text)
+    if not cues and text.strip() and "-->" not in text and kind == ".srt":
+        raise SpeechError(f"{path}: no subtitles in it; is it really {kind[1:].upper()}?")
+    return said_once(cues)
+
+
+def read_transcripts(path: Path) -> dict[str, list[Sentence]]:
+    """All videos of a published speech file, {video: {start, end, text}}, JSON or pickle."""
+    data = _data(Path(path))
+    if not _is_published(data):
+        raise SpeechError(
+            f"{path}: not a speech file of many videos (found {type(data).__name__}); "
+            "expected {video: {start, end, text}}"
+        )
+    return {str(key): _from_columns(f"{path}: {key}", value) for key, value in data.items()}
+
+
+def find_sidecar(video: Path, *, language: str | None = None) -> Path | None:
+    """The subtitle file beside a video: name.srt, else name.en.srt and the like.
+
+    With several languages, `language` first, then English, then the alphabet.
+    """
+    video = Path(video)
+    best: tuple[tuple[int, int, str], Path] | None = None
+    for path in video.parent.iterdir():
+        if path.suffix.lower() not in SUFFIXES or not path.name.startswith(video.stem + "."):
+            continue
+        middle = path.stem[len(video.stem) + 1 :].lower()
+        if middle == video.suffix[1:].lower():
+            middle = ""
+        if not re.fullmatch(r"([a-z]{2,3}([-_][a-z0-9]+)*)?(\.(auto|sdh|cc|orig|forced))?", middle):
+            continue
+        spoken = re.split(r"[-_.]", middle)[0]
+        wanted = {language: 0, "": 1, "en": 2, "eng": 2}.get(spoken, 3)
+        rank = (wanted, SUFFIXES.index(path.suffix.lower()), middle)
+        if path.is_file() and (best is None or (rank, path) < best):
+            best = (rank, path)
+    return best[1] if best else None
+
+
+def embedded_sentences(
+    path: Path, *, language: str | None = None, limits: Limits | None = None
+) -> list[Sentence]:
+    """The sentences of a video's own subtitle stream; [] when it has none made of text."""
+    with open_container(Path(path), limits) as container:
+        streams = [
+            stream
+            for stream in container.streams.subtitles
+            if stream.codec_context and stream.codec_context.name in TEXT_STREAMS
+        ]
+        if not streams:
+            return []
+
+        def rank(stream: SubtitleStream) -> tuple[bool, bool, int]:
+            other = language is not None and (stream.language or "")[:2] != language[:2]
+            return other, not stream.disposition & Disposition.default, stream.index
+
+        return said_once(_stream_cues(container, min(streams, key=rank)))
+
+
+def said_once(cues: Iterable[Cue]) -> list[Sentence]:
+    """Sentences of cues, sorted; a line that only stays on the screen is not said again.
+
+    Automatic captions roll: each cue repeats the last line of the cue before and adds one. The
+    lines with which a cue begins and the touching cue before it ended are left out; a cue that
+    adds nothing prolongs the sentence before.
+    """
+    sentences: list[Sentence] = []
+    end_before, lines_before = -1.0, tuple[str, ...]()
+    for cue in sorted(cues, key=lambda cue: cue[:2]):
+        lines = tuple(filter(None, map(plain, cue.lines)))
+        if not lines:
+            continue
+        start, end = _span(cue)
+        touching = start - end_before <= TOUCHING
+        repeated = next(
+            (n for n in range(len(lines), 0, -1) if touching and lines_before[-n:] == lines[:n]), 0
+        )
+        if repeated < len(lines):
+            sentences.append(Sentence(start, end, " ".join(lines[repeated:])))
+        else:
+            last = sentences[-1]
+            sentences[-1] = Sentence(last.start, max(last.end, end), last.text)
+        end_before, lines_before = end, lines
+    return sentences
+
+
+def _span(cue: Cue) -> tuple[float, float]:
+    start = max(cue.start, 0.0)
+    return start, cue.end if cue.end > start else start + SHORTEST
+
+
+def plain(line: str) -> str:
+    """A line without tags, overrides, entities and invisible characters."""
+    line = html.unescape(_TAG.sub("", line)).replace("\\h", " ")
+    return " ".join(_INVISIBLE.sub("", line).split())
+
+
+def _timed_blocks(text: str) -> Iterator[Cue]:
+    """Cues of SRT and VTT: every timing line, with the text up to a blank line or the next cue."""
+    lines = text.splitlines()
+    timings = {at: found for at, line in enumerate(lines) if (found := _TIMING.match(line))}
+    for at, following in pairwise([*timings, len(lines) + 1]):
+        body = [*lines[at + 1 : following], ""]
+        groups = timings[at].groups()
+        yield Cue(_seconds(groups[:4]), _seconds(groups[4:]), tuple(body[: body.index("")]))
+
+
+def _seconds(parts: Sequence[str | None]) -> float:
+    hours, minutes, seconds, fraction = parts
+    # Through whole milliseconds, so that 1,599 is the float 1.599.
+    milliseconds = int((fraction or "0").ljust(3, "0"))
+    whole = int(hours or 0) * 3600 + int(minutes or 0) * 60 + int(seconds or 0)
+    return (whole * 1000 + milliseconds) / 1000
+
+
+def _by_pysubs2(path: Path, text: str) -> list[Cue]:
+    try:
+        file = pysubs2.SSAFile.from_string(text)
+    except Exception as error:  # pysubs2 lets its parsers fail as they may
+        reason = " ".join(str(error).split())[:120]
+        raise SpeechError(
+            f"{path}: not a subtitle file ({reason}); use SRT, VTT, ASS or JSON"
+        ) from error
+    return [
+        Cue(event.start / 1000, event.end / 1000, tuple(re.split(r"\\N|\\n|\n", event.text)))
+        for event in file
+        if not event.is_comment and not event.is_drawing
+    ]
+
+
+def _stream_cues(container: InputContainer, stream: SubtitleStream) -> Iterator[Cue]:
+    ignore_other_streams(container, stream)
+    origin = (container.start_time or 0) / 1_000_000
+    for packet in container.demux(stream):
+        if not packet.size or packet.pts is None or stream.time_base is None:
+            continue
+        decoded = stream.codec_context.decode2(packet)
+        start = float(packet.pts * stream.time_base) - origin
+        length = float((packet.duration or 0) * stream.time_base) or 2.0
+        for part in decoded or ():
+            said = getattr(part, "dialogue", b"") or getattr(part, "text", b"")
+            lines = re.split(r"\\N|\\n|\r?\n", said.decode("utf-8", "replace"))
+            yield Cue(start, start + length, tuple(lines))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise SpeechError(f"{path}: is a directory; name a subtitle file")
+        if path.stat().st_size > MOST_BYTES:
+            raise SpeechError(f"{path}: too large for speech ({path.stat().st_size} bytes)")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise SpeechError(f"{path}: no such file; check the path") from None
+    except OSError as error:
+        raise SpeechError(f"{path}: cannot be read ({error.strerror}); check the file") from error
+
+
+def _text(path: Path) -> str:
+    data = _bytes(path)
+    if b"\x00" in data and data[:2] not in {b"\xff\xfe", b"\xfe\xff"}:
+        raise SpeechError(f"{path}: not text (it holds zero bytes); use SRT, VTT, ASS or JSON")
+    encoding = "utf-16" if data[:2] in {b"\xff\xfe", b"\xfe\xff"} else "utf-8-sig"
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError:
+        return data.decode("cp1252", "replace")
+
+
+def _data(path: Path) -> Any:
+    try:
+        if path.suffix.lower() == ".json":
+            return json.loads(_text(path))
+        return pickles.load(_bytes(path))
+    except pickle.UnpicklingError as error:
+        raise SpeechError(f"{path}: not a plain pickle ({error}); convert it to JSON") from error
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise SpeechError(f"{path}: not valid JSON ({reason}); write it again") from error
+
+
+def _from_data(path: Path, data: Any, video: str | None) -> list[Sentence]:
+    if isinstance(data, Mapping):
+        for key in ("segments", "sentences"):  # Whisper's, and ours
+            if isinstance(data.get(key), list):
+                return _from_rows(str(path), data[key])
+        if _is_columns(data):
+            return _from_columns(str(path), data)
+        if _is_published(data):
+            if video is None and len(data) == 1:
+                (video,) = data
+            if video in data:
+                return _from_columns(f"{path}: {video}", data[video])
+            raise SpeechError(f"{path}: no speech of {video!r} among its {len(data)} videos")
+    if isinstance(data, list) and all(isinstance(row, Mapping) for row in data):
+        return _from_rows(str(path), data)
+    raise SpeechError(
+        f"{path}: no speech in it; expected Whisper's JSON or {{video: {{start, end, text}}}}"
+    )
+
+
+def _is_columns(data: Any) -> bool:
+    return isinstance(data, Mapping) and {"start", "end", "text"} <= data.keys()
+
+
+def _is_published(data: Any) -> bool:
+    return isinstance(data, Mapping) and all(map(_is_columns, data.values()))
+
+
+def _from_rows(where: str, rows: Sequence[Any]) -> list[Sentence]:
+    if not all(map(_is_columns, rows)):
+        raise SpeechError(f"{where}: a sentence without start, end or text; write the file again")
+    return _from_columns(
+        where, {key: [row[key] for row in rows] for key in ("start", "end", "text")}
+    )
+
+
+def _from_columns(where: str, columns: Mapping[str, Any]) -> list[Sentence]:
+    start, end, text = (_column(columns[key]) for key in ("start", "end", "text"))
+    if not len(start) == len(end) == len(text):
+        raise SpeechError(
+            f"{where}: {len(start)} starts, {len(end)} ends, {len(text)} texts; "
+            "there must be as many of each"
+        )
+    cues = [_cue(where, *row) for row in zip(start, end, text, strict=True)]
+    said = [Sentence(*_span(cue), " ".join(" ".join(cue.lines).split())) for cue in cues]
+    return sorted((one for one in said if one.text), key=lambda one: (one.start, one.end))
+
+
+def _column(values: Any) -> Sequence[Any]:
+    values = values.tolist() if hasattr(values, "tolist") else values
+    return values if isinstance(values, list | tuple) else [values]
+
+
+def _cue(where: str, start: Any, end: Any, text: Any) -> Cue:
+    times = []
+    for value in (start, end):
+        number = float(value) if isinstance(value, int | float | np.number) else math.nan
+        if not math.isfinite(number):
+            raise SpeechError(f"{where}: a time that is no number ({value!r}); mend the file")
+        times.append(number)
+    if not isinstance(text, str):
+        raise SpeechError(f"{where}: a text that is no text ({text!r}); mend the file")
+    return Cue(times[0], times[1], tuple(text.splitlines()))

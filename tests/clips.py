@@ -1,0 +1,112 @@
+"""Small videos for the tests, made with PyAV."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+
+MILLISECONDS = Fraction(1, 1000)
+
+
+def picture(index: int, width: int, height: int) -> np.ndarray:
+    """A textured picture that differs from its neighbours everywhere."""
+    return np.roll(_texture(width, height), 3 * index, axis=1) + np.uint8(index % 256)
+
+
+@functools.cache
+def _texture(width: int, height: int) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    coarse = rng.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
+    return coarse.repeat(8, axis=0).repeat(8, axis=1)[:height, :width]
+
+
+def write_clip(
+    path: Path,
+    *,
+    seconds: float = 3.0,
+    fps: int = 10,
+    size: tuple[int, int] = (64, 48),
+    codec: str = "libx264",
+    pixels: str = "yuv420p",
+    times: Sequence[float] | None = None,
+    audio: str | None = None,
+    tone: np.ndarray | None = None,
+    options: dict[str, str] | None = None,
+    start: float = 0.0,
+) -> Path:
+    """Write a clip; `times` (seconds of each picture) makes its frame rate variable."""
+    times = [n / fps for n in range(round(seconds * fps))] if times is None else times
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=fps, options=options or {})
+        stream.width, stream.height, stream.pix_fmt = *size, pixels
+        stream.time_base = stream.codec_context.time_base = MILLISECONDS
+        sound = container.add_stream(audio, rate=16_000, layout="mono") if audio else None
+        for index, time in enumerate(times):
+            frame = av.VideoFrame.from_ndarray(picture(index, *size), format="rgb24")
+            frame = frame.reformat(format=pixels)
+            frame.pts, frame.time_base = round((start + time) * 1000), MILLISECONDS
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+        if sound is not None:
+            for block in _blocks(beep(seconds) if tone is None else tone):
+                container.mux(sound.encode(block))
+            container.mux(sound.encode())
+    return path
+
+
+def write_sound(
+    path: Path, *, seconds: float = 1.0, codec: str = "flac", rate: int = 16_000
+) -> Path:
+    """Write a file that has sound and no picture."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=rate, layout="mono")
+        for block in _blocks(beep(seconds, rate), rate):
+            container.mux(stream.encode(block))
+        container.mux(stream.encode())
+    return path
+
+
+def beep(seconds: float, rate: int = 16_000) -> np.ndarray:
+    return 0.2 * np.sin(2 * math.pi * 440 * np.arange(round(seconds * rate)) / rate)
+
+
+def _blocks(samples: np.ndarray, rate: int = 16_000) -> Iterator[av.AudioFrame]:
+    whole = (samples * 32767).astype(np.int16)
+    for first in range(0, len(whole), 1024):
+        block = av.AudioFrame.from_ndarray(whole[None, first : first + 1024], "s16", "mono")
+        block.sample_rate, block.pts, block.time_base = rate, first, Fraction(1, rate)
+        yield block
+
+
+def turn(path: Path, degrees: int, *, mirrored: bool = False) -> Path:
+    """Write a rotation into the track header of an mp4, as a phone does."""
+    data = bytearray(path.read_bytes())
+    at = data.index(b"tkhd") + 44
+    a, b = round(math.cos(math.radians(degrees))), round(math.sin(math.radians(degrees)))
+    rows = [-a if mirrored else a, -b if mirrored else b, 0, -b, a, 0, 0, 0]
+    matrix = b"".join((value * 65536 % 2**32).to_bytes(4, "big") for value in rows)
+    data[at : at + 36] = matrix + (1 << 30).to_bytes(4, "big")
+    path.write_bytes(data)
+    return path
+
+
+def command_line_frames(path: Path, size: int, *, fps: float = 1) -> np.ndarray:
+    """What ffmpeg's own command line makes of a file with the published filters, [n, s, s, 3]."""
+    import subprocess
+
+    longer = f"'if(gt(iw,ih),trunc(iw*{size}/ih),{size})'"
+    taller = f"'if(gt(iw,ih),{size},trunc(ih*{size}/iw))'"
+    filters = (
+        f"fps={fps},scale={longer}:{taller},"
+        f"crop={size}:{size}:trunc((iw-{size})/2):trunc((ih-{size})/2)"
+    )
+    command = ["ffmpeg", "-v", "quiet", "-i", str(path), "-an", "-sn", "-vf", filters]
+    command += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    raw = subprocess.run(command, capture_output=True, check=True).stdout
+    return np.frombuffer(raw, dtype=np.uint8).reshape(-1, size, size, 3)
