@@ -132,6 +132,11 @@ def test_order_of_videos_and_events_changes_nothing(data: Path, fast: Any) -> No
     assert one.metrics == pytest.approx(other.metrics, abs=1e-12)
 
 
+def test_predictions_that_overlap_nothing_score_nothing(fast: Any) -> None:
+    apart = {name: Annotated(((90, 95),), ("crack the eggs",)) for name in REFERENCE}
+    assert set(score(apart, REFERENCE, meteor=fast).metrics.values()) == {0.0}
+
+
 def test_a_subset_of_metrics_needs_no_meteor() -> None:
     def unwanted() -> Meteor:
         raise AssertionError("METEOR was made")

@@ -6,7 +6,8 @@ A value checks itself where it is born. This file imports neither torch nor any 
 Shape letters, with one meaning everywhere:
     B videos, T frames, D width, K anchors, S segments, R captions per segment,
     N captions in a datastore, L tokens, M memory positions of the decoder, V vocabulary,
-    H attention heads, W frames of a window, C image channels (in HWC: height, width, channel).
+    G clusters of captions, H attention heads, W frames of a window,
+    C image channels (in HWC: height, width, channel).
 """
 
 from __future__ import annotations

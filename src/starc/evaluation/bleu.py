@@ -10,7 +10,7 @@ import numpy as np
 
 from starc.evaluation.cider import common
 from starc.evaluation.ngrams import ORDERS, NGrams
-from starc.evaluation.pairs import Floats, Groups, Ints
+from starc.evaluation.pairs import Floats, Groups, sums
 
 _TINY, _SMALL = 1e-15, 1e-9
 
@@ -28,11 +28,11 @@ def bleu(groups: Groups, grams: NGrams) -> Floats:
 
     correct_G4, guess_G4 = np.zeros((total, ORDERS)), np.zeros((total, ORDERS))
     for n in range(ORDERS):
-        correct_G4[:, n] = _sum(groups.group_I, correct_U4[groups.pair_I, n], total)
-        guess_G4[:, n] = _sum(groups.group_I, np.maximum(words_I - n, 0), total)
-        guess_G4[:, n] += _sum(groups.group_N, np.maximum(words_N - n, 0), total)
-    tested_G = _sum(groups.group_I, words_I, total) + _sum(groups.group_N, words_N, total)
-    reference_G = _sum(groups.group_I, reference_I, total)
+        correct_G4[:, n] = sums(groups.group_I, correct_U4[groups.pair_I, n], total)
+        guess_G4[:, n] = sums(groups.group_I, np.maximum(words_I - n, 0), total)
+        guess_G4[:, n] += sums(groups.group_N, np.maximum(words_N - n, 0), total)
+    tested_G = sums(groups.group_I, words_I, total) + sums(groups.group_N, words_N, total)
+    reference_G = sums(groups.group_I, reference_I, total)
     reference_G += np.bincount(groups.group_N, minlength=total)
 
     product_G4 = np.cumprod((correct_G4 + _TINY) / (guess_G4 + _SMALL), 1)
@@ -53,8 +53,4 @@ def _clipped(groups: Groups, grams: NGrams) -> Floats:
     both = np.minimum(grams.count_E[row_h[shared_h]], grams.count_E[row_r[place_r]])
     slot = owner_h[shared_h] * ORDERS + grams.order_E[row_h[shared_h]]
     pairs = len(groups.hypothesis_U)
-    return _sum(slot, both, pairs * ORDERS).reshape(-1, ORDERS)
-
-
-def _sum(group: Ints, value: Ints | Floats, total: int) -> Floats:
-    return np.bincount(group, weights=value, minlength=total).astype(np.float64)
+    return sums(slot, both, pairs * ORDERS).reshape(-1, ORDERS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from starc.evaluation.ngrams import ORDERS, NGrams
-from starc.evaluation.pairs import Floats, Groups, Ints
+from starc.evaluation.pairs import Floats, Groups, Ints, sums
 
 _SIGMA = 6.0
 
@@ -45,14 +45,14 @@ def cider(groups: Groups, grams: NGrams) -> Floats:
     shared_h, place_r = common(key_h, key_r)
     product = np.minimum(weight_h[shared_h], weight_r[place_r]) * weight_r[place_r]
     slot = owner_h[shared_h] * ORDERS + grams.order_E[row_h[shared_h]]
-    value = np.bincount(slot, weights=product, minlength=pairs * ORDERS).reshape(-1, ORDERS)
+    value = sums(slot, product, pairs * ORDERS).reshape(-1, ORDERS)
     norms = norm_h * norm_r
     value = np.divide(value, norms, out=value, where=norms != 0)
 
     bigrams_C = np.maximum(grams.words_C - 1, 0)
     delta_I = (bigrams_C[hypothesis_I] - bigrams_C[reference_I]).astype(np.float64)
     score_I = value.mean(1) * np.exp(-(delta_I**2) / (2 * _SIGMA**2)) * 10.0
-    total_G = np.bincount(groups.group_I, weights=score_I, minlength=len(groups.size_G))
+    total_G = sums(groups.group_I, score_I, len(groups.size_G))
     mean_G: Floats = total_G / np.maximum(groups.size_G, 1)
     return mean_G
 
@@ -75,6 +75,6 @@ def common(key_a: Ints, key_b: Ints) -> tuple[Ints, Ints]:
 
 
 def _norm(weight_E: Floats, owner_E: Ints, order_E: Ints, pairs: int) -> Floats:
-    square = np.bincount(owner_E * ORDERS + order_E, weights=weight_E**2, minlength=pairs * ORDERS)
+    square = sums(owner_E * ORDERS + order_E, weight_E**2, pairs * ORDERS)
     norm: Floats = np.sqrt(square).reshape(-1, ORDERS)
     return norm

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.evaluation.pairs import CAPTIONED_PREDICTIONS, Corpus, Floats, Ints, References
+from starc.evaluation.pairs import CAPTIONED_PREDICTIONS, Corpus, Floats, Ints, References, sums
 
 
 class Localisation(NamedTuple):
@@ -82,13 +82,13 @@ def segment_quality(corpus: Corpus) -> SegmentQuality:
         best_R = np.zeros(len(file.video_R))
         np.maximum.at(best_R, over.reference_O, over.iou_O)
         matched_P[over.prediction_O[over.iou_O >= 0.5]] = True
-        recalled_V += _count(file.video_R, best_R >= 0.5, videos)
-        best_V += _count(file.video_R, best_R, videos)
+        recalled_V += sums(file.video_R, best_R >= 0.5, videos)
+        best_V += sums(file.video_R, best_R, videos)
         events_V += np.bincount(file.video_R, minlength=videos)
     return SegmentQuality(
         recalled_V / np.maximum(events_V, 1),
         best_V / np.maximum(events_V, 1),
-        _count(corpus.video_P, matched_P, videos),
+        sums(corpus.video_P, matched_P, videos),
     )
 
 
@@ -98,16 +98,16 @@ def _best(
     """Shares of covered events per video, then the best over reference files, each for itself."""
     videos = len(corpus.videos)
     read_P = corpus.rank_P < CAPTIONED_PREDICTIONS
-    predictions_V = np.maximum(_count(corpus.video_P, read_P, videos), 1)
+    predictions_V = np.maximum(sums(corpus.video_P, read_P, videos), 1)
     precisions, recalls = [], []
     for file, marks in zip(corpus.references, covered, strict=True):
         references_V = np.maximum(np.bincount(file.video_R, minlength=videos), 1)
         precisions.append(
-            np.stack([_count(corpus.video_P, hit_P & read_P, videos) for hit_P, _ in marks], 1)
+            np.stack([sums(corpus.video_P, hit_P & read_P, videos) for hit_P, _ in marks], 1)
             / predictions_V[:, None]
         )
         recalls.append(
-            np.stack([_count(file.video_R, hit_R, videos) for _, hit_R in marks], 1)
+            np.stack([sums(file.video_R, hit_R, videos) for _, hit_R in marks], 1)
             / references_V[:, None]
         )
     return Localisation(np.max(precisions, 0), np.max(recalls, 0))
@@ -117,7 +117,3 @@ def _mark(index: Ints, length: int) -> NDArray[np.bool_]:
     marks = np.zeros(length, bool)
     marks[index] = True
     return marks
-
-
-def _count(video: Ints, weight: NDArray[np.bool_] | Floats, videos: int) -> Floats:
-    return np.bincount(video, weights=weight, minlength=videos).astype(np.float64)

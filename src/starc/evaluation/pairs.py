@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,6 +133,11 @@ def iou(a_X2: Floats, b_X2: Floats) -> Floats:
     union = np.minimum(hull, lengths)
     score: Floats = np.divide(inter, union + 1e-8, out=np.zeros_like(inter), where=inter > 0)
     return score
+
+
+def sums(index_X: Ints, weight_X: NDArray[Any], size: int) -> Floats:
+    """Sum of the weights that belong to each index; zeros where there are none."""
+    return np.bincount(index_X, weights=weight_X, minlength=size).astype(np.float64)
 
 
 def overlaps(

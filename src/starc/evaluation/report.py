@@ -22,7 +22,7 @@ from starc.evaluation.bleu import bleu
 from starc.evaluation.cider import cider
 from starc.evaluation.meteor import Meteor
 from starc.evaluation.ngrams import ngrams
-from starc.evaluation.pairs import Corpus, Floats, Groups, corpus, groups
+from starc.evaluation.pairs import Corpus, Floats, Groups, corpus, groups, sums
 from starc.evaluation.rouge import rouge
 from starc.evaluation.soda import soda
 from starc.evaluation.tokens import tokenise
@@ -240,7 +240,7 @@ def _check_references_have_words(
     empty_C = np.array([not text.strip() for text in tokenised], bool)
     groups_total = len(grouped.size_G)
     empty_I = empty_C[grouped.reference_U[grouped.pair_I]]
-    empty_G = np.bincount(grouped.group_I, weights=empty_I, minlength=groups_total)
+    empty_G = sums(grouped.group_I, empty_I, groups_total)
     bad_G = np.flatnonzero((empty_G == grouped.size_G) & (grouped.size_G > 0))
     if len(bad_G):
         place = int(np.flatnonzero(grouped.group_I == bad_G[0])[0])

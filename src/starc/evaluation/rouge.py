@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from starc.evaluation.pairs import Floats, Groups
+from starc.evaluation.pairs import Floats, Groups, sums
 
 _BETA = 1.2
 
@@ -27,9 +27,7 @@ def rouge(groups: Groups, tokenised: Sequence[str]) -> Floats:
         ],
         np.float64,
     )
-    total_G = np.bincount(
-        groups.group_I, weights=score_U[groups.pair_I], minlength=len(groups.size_G)
-    )
+    total_G = sums(groups.group_I, score_U[groups.pair_I], len(groups.size_G))
     mean_G: Floats = total_G / np.maximum(groups.size_G, 1)
     return mean_G
 
