@@ -134,7 +134,7 @@ def test_order_of_videos_and_events_changes_nothing(data: Path, fast: Any) -> No
 
 def test_predictions_that_overlap_nothing_score_nothing(fast: Any) -> None:
     apart = {name: Annotated(((90, 95),), ("crack the eggs",)) for name in REFERENCE}
-    assert set(score(apart, REFERENCE, meteor=fast).metrics.values()) == {0.0}
+    assert max(score(apart, REFERENCE, meteor=fast).metrics.values()) < 1e-12
 
 
 def test_a_subset_of_metrics_needs_no_meteor() -> None:
