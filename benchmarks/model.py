@@ -1,0 +1,270 @@
+"""How fast are the stages of the model, and how much memory does training need?
+
+    python benchmarks/model.py [windows] [transport] [memory] [compile]
+
+CPU seconds (user + system) on one thread, ours and a peer side by side in one run, best of a few
+rounds. The peers are Python loops over videos (and windows) of the same mathematics, written the
+way the published code works; a leaner loop is timed beside them. `memory` measures the peak of a
+training step at T5-base size in a process of its own. One JSON line each. Decoding is in
+decoding.py, search in search.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from starc import config as configs
+from starc.config import Config, TransportConfig, WindowsConfig
+from starc.model import transport
+from starc.model.datastore import CaptionStore
+from starc.model.starc import Batch, STaRC
+from starc.model.temporal import TemporalEncoder
+from starc.model.windows import WindowAttention
+
+VIDEOS, FRAMES, WIDTH = 32, 100, 768
+
+
+def cpu_seconds(work: Callable[[], object], rounds: int = 3) -> float:
+    """CPU time of the quickest of a few rounds."""
+    best = math.inf
+    for _ in range(rounds):
+        start = time.process_time()
+        work()
+        best = min(best, time.process_time() - start)
+    return best
+
+
+def show(what: str, ours: float, peer: float, difference: float, *, lean: float) -> None:
+    """One line of results; `lean` is the best loop we know to write."""
+    line = {"what": what, "ours_s": round(ours, 4), "peer_s": round(peer, 4)}
+    line |= {"ratio": round(peer / ours, 1), "target": 30, "lean_loop_s": round(lean, 4)}
+    line |= {"ratio_to_lean": round(lean / ours, 1), "largest_difference": difference}
+    print(json.dumps(line), flush=True)
+
+
+def loop_windows(module: WindowAttention, x_BTD: Tensor) -> Tensor:
+    """SWSA as a loop over videos, sizes and windows that adds each window to the output."""
+    total_BTD, count_BT1 = torch.zeros_like(x_BTD), torch.zeros_like(x_BTD[..., :1])
+    _, frames, width = x_BTD.shape
+    for video, x_TD in enumerate(x_BTD):
+        for size, step in zip(module.config.sizes, module.config.steps(), strict=True):
+            for first in range(0, frames - size + 1, step):
+                tile_WD = x_TD[first : first + size]
+                weight_WW = (tile_WD @ tile_WD.T / math.sqrt(width)).softmax(-1)
+                total_BTD[video, first : first + size] += weight_WW @ tile_WD
+                count_BT1[video, first : first + size] += 1
+    return x_BTD + module.norm(total_BTD / (count_BT1 + 1e-6))
+
+
+def lean_loop_windows(module: WindowAttention, x_BTD: Tensor) -> Tensor:
+    """The same loop without writing into slices, whose gradient copies the whole output."""
+    rows = []
+    for x_TD in x_BTD:
+        frames, width = x_TD.shape
+        total_TD, count_T1 = torch.zeros_like(x_TD), torch.zeros(frames, 1)
+        for size, step in zip(module.config.sizes, module.config.steps(), strict=True):
+            for first in range(0, frames - size + 1, step):
+                tile_WD = x_TD[first : first + size]
+                attended_WD = (tile_WD @ tile_WD.T / math.sqrt(width)).softmax(-1) @ tile_WD
+                total_TD = total_TD + F.pad(attended_WD, (0, 0, first, frames - first - size))
+                count_T1[first : first + size] += 1
+        rows.append(x_TD + module.norm(total_TD / (count_T1 + 1e-6)))
+    return torch.stack(rows)
+
+
+def bench_windows() -> None:
+    """SWSA forward and backward at batch 32."""
+    for stride in ("tile", "half"):
+        module = WindowAttention(WIDTH, WindowsConfig(stride=stride, partial=False))
+        x_BTD = torch.randn(VIDEOS, FRAMES, WIDTH, requires_grad=True)
+
+        def step(
+            attend: Callable[[WindowAttention, Tensor], Tensor],
+            module: WindowAttention = module,
+            x_BTD: Tensor = x_BTD,
+        ) -> None:
+            attend(module, x_BTD).square().sum().backward()
+
+        def ours(module: WindowAttention, x_BTD: Tensor) -> Tensor:
+            return module(x_BTD, None)  # type: ignore[no-any-return]
+
+        with torch.no_grad():
+            difference = (ours(module, x_BTD) - loop_windows(module, x_BTD)).abs().max().item()
+        show(
+            f"SWSA forward+backward, batch 32, stride {stride}",
+            cpu_seconds(partial(step, ours), 6),
+            cpu_seconds(partial(step, loop_windows), 1),
+            difference,
+            lean=cpu_seconds(partial(step, lean_loop_windows)),
+        )
+
+
+def loop_transport(
+    problem: transport.Problem, options: TransportConfig, *, lean: bool = False
+) -> Tensor:
+    """Mirror descent as a loop over videos and steps.
+
+    Unless lean it watches its objective in every step and lets autograd record, as published.
+    """
+    plans = []
+    for cost_TK, frame_T in zip(problem.cost_BTK, problem.frame_mass_BT, strict=True):
+        frames, anchors = cost_TK.shape
+        frame_T1, anchor_1K = frame_T[:, None], torch.full((1, anchors), 1 / anchors)
+        reach = int(frames * options.radius)
+        kernel = torch.full((1, 1, 2 * reach + 1), 1 / options.radius)
+        kernel[0, 0, reach] = 0
+        apart_KK = 1 - torch.eye(anchors)
+        mass_TK, step = frame_T1 * anchor_1K, None
+        for _ in range(options.steps):
+            if not lean:
+                loop_objective(problem, options, mass_TK, cost_TK, frame_T1, kernel, apart_KK)
+            structure_TK = F.conv1d((mass_TK @ apart_KK).T[:, None], kernel, padding=reach)[:, 0].T
+            gradient_TK = problem.structure * structure_TK + (1 - problem.structure) * cost_TK
+            gradient_TK = gradient_TK + problem.entropy * torch.log(mass_TK + 1e-12)
+            pull_T1 = torch.log(mass_TK.sum(1, keepdim=True) / frame_T1 + 1e-12) + 1
+            gradient_TK = gradient_TK + options.frame_penalty * pull_T1
+            if step is None:
+                step = 4 / gradient_TK.max().item()
+            mass_TK = mass_TK * torch.exp(-step * gradient_TK)
+            mass_TK = mass_TK / mass_TK.sum(0, keepdim=True) * anchor_1K
+        plans.append(mass_TK * frames)
+    return torch.stack(plans)
+
+
+def loop_objective(
+    problem: transport.Problem,
+    options: TransportConfig,
+    mass_TK: Tensor,
+    cost_TK: Tensor,
+    frame_T1: Tensor,
+    kernel: Tensor,
+    apart_KK: Tensor,
+) -> float:
+    """Value of the objective for one video."""
+    reach = kernel.shape[-1] // 2
+    structure_TK = F.conv1d((mass_TK @ apart_KK).T[:, None], kernel, padding=reach)[:, 0].T
+    value = problem.structure * (structure_TK * mass_TK).sum()
+    value = value + (1 - problem.structure) * (cost_TK * mass_TK).sum()
+    value = value + problem.entropy * (mass_TK * torch.log(mass_TK + 1e-12)).sum()
+    row_T1 = mass_TK.sum(1, keepdim=True)
+    value = value + options.frame_penalty * (row_T1 * torch.log(row_T1 / frame_T1 + 1e-12)).sum()
+    return float(value.detach())
+
+
+def bench_transport() -> None:
+    """Transport plans at batch 32, from features and saliency on."""
+    options = TransportConfig(centre=True, bounded_step=False)
+    torch.manual_seed(0)
+    clip_BTD, anchor_KD = torch.randn(VIDEOS, FRAMES, WIDTH), torch.randn(8, WIDTH)
+    prior_BT, mask_BT = torch.rand(VIDEOS, FRAMES), torch.ones(VIDEOS, FRAMES, dtype=torch.bool)
+    problem = transport.pose(clip_BTD, anchor_KD, prior_BT, mask_BT, options, inference=True)
+    ours = transport.solve(problem, options).mass_BTK
+    difference = (ours - loop_transport(problem, options)).abs().max().item()
+    recorded = dataclasses.replace(problem, cost_BTK=problem.cost_BTK.requires_grad_())
+    with torch.no_grad():
+        lean = cpu_seconds(lambda: loop_transport(problem, options, lean=True))
+    show(
+        "transport, batch 32",
+        cpu_seconds(lambda: transport.solve(problem, options), 10),
+        cpu_seconds(lambda: loop_transport(recorded, options)),
+        difference,
+        lean=lean,
+    )
+
+
+def training_step(config: Config, videos: int = 4) -> dict[str, float]:
+    """One step at this size with 100 frames, 1000 speech tokens and 256 target tokens per video."""
+    torch.manual_seed(0)
+    model = STaRC(config).train()
+    features, text = config.temporal.features, config.t5.text_vocabulary
+    batch = Batch(
+        ids=tuple(f"video{n}" for n in range(videos)),
+        clip_BTD=torch.randn(videos, FRAMES, features),
+        frame_mask_BT=torch.ones(videos, FRAMES, dtype=torch.bool),
+        speech_BL=torch.randint(2, text, (videos, 1000)),
+        speech_mask_BL=torch.ones(videos, 1000, dtype=torch.bool),
+        target_BL=torch.randint(2, text, (videos, 256)),
+        salient_BT=torch.rand(videos, FRAMES) > 0.5,
+        denoising_speech_BL=torch.randint(2, text, (videos, 800)),
+        denoising_target_BL=torch.randint(2, text, (videos, 256)),
+    )
+    store = CaptionStore([str(n) for n in range(1000)], torch.randn(1000, features))
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-5, fused=True)
+    result = {}
+    for name in ("first", "second"):
+        start = time.process_time()
+        model(batch, store).total.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        model.t5.rescale_time_embeddings()
+        result[f"{name}_step_s"] = round(time.process_time() - start, 2)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    return result | {"peak_GB": round(peak, 2)}
+
+
+def bench_memory() -> None:
+    """Peak memory of training at T5-base size, batch 4: generative and denoising pass, Adam."""
+    code = "import model; model.step_alone()"
+    run = subprocess.run([sys.executable, "-c", code], cwd=sys.path[0], capture_output=True)
+    print(run.stdout.decode().strip() or run.stderr.decode()[-300:], flush=True)
+
+
+def step_alone() -> None:
+    """The body of `bench_memory`, in a process of its own."""
+    torch.set_num_threads(1)
+    config = configs.paper()
+    config = dataclasses.replace(config, t5=dataclasses.replace(config.t5, recompute=True))
+    what = "training step, T5-base, batch 4, t5.recompute"
+    print(json.dumps({"what": what, "target_GB": 10} | training_step(config)))
+
+
+def bench_compile() -> None:
+    """torch.compile of the temporal encoder, full size, batch 4, forward and backward.
+
+    The whole model breaks into many graphs (segments and retrieval are decisions, not tensors),
+    so only its transformers are worth compiling.
+    """
+    module = TemporalEncoder(WIDTH, configs.paper().temporal).eval()
+    x_BTD, mask_BT = torch.randn(4, FRAMES, WIDTH), torch.ones(4, FRAMES, dtype=torch.bool)
+
+    def step(run: Callable[[Tensor, Tensor], Tensor]) -> None:
+        run(x_BTD, mask_BT).square().sum().backward()
+
+    compiled = torch.compile(module)
+    start = time.process_time()
+    step(compiled)
+    line = {"what": "torch.compile, temporal encoder, batch 4", "compiling_s": 0.0}
+    line["compiling_s"] = round(time.process_time() - start, 1)
+    line["plain_s"] = round(cpu_seconds(lambda: step(module)), 2)
+    line["compiled_s"] = round(cpu_seconds(lambda: step(compiled)), 2)
+    print(json.dumps(line), flush=True)
+
+
+def main() -> None:
+    """Run the benchmarks named on the command line, or all."""
+    torch.set_num_threads(1)
+    known = {
+        "windows": bench_windows,
+        "transport": bench_transport,
+        "memory": bench_memory,
+        "compile": bench_compile,
+    }
+    for name in sys.argv[1:] or known:
+        known[name]()
+
+
+if __name__ == "__main__":
+    main()

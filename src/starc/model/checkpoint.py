@@ -1,0 +1,296 @@
+"""Model folders (config.json, model.safetensors, tokenizer.json, datastore/) and published files.
+
+`save` writes a whole folder or nothing, `load` reads one strictly from disk or a model hub, and
+`import_published` turns a published Vid2Seq or STaRC file into one, saying by name what it took,
+what starts fresh and what it did not know. No pickle is ever executed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from starc.config import Config, from_dict, to_dict
+from starc.errors import CheckpointError
+from starc.model import datastore, published
+from starc.model.datastore import Datastore
+from starc.model.starc import STaRC
+
+CONFIG, WEIGHTS, TOKENIZER, DATASTORE = (
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "datastore",
+)
+SHOWN = 8
+"""Names listed in an error message; the rest are counted."""
+
+
+class SavedDatastore(Datastore, Protocol):
+    """A datastore that can write itself into a folder."""
+
+    def save(self, folder: str | Path) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model and what belongs to it."""
+
+    model: STaRC
+    tokenizer: Tokenizer | None
+    store: Datastore | None
+    folder: Path
+
+    @property
+    def config(self) -> Config:
+        """The model's settings."""
+        return self.model.config
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of a published file, by name."""
+
+    config: Config
+    taken: tuple[str, ...]
+    """Published names whose numbers are now ours."""
+    fresh: tuple[str, ...]
+    """Our parameters that the file does not have: they start anew."""
+    unknown: tuple[str, ...]
+    """Published names this model has no place for."""
+
+    def __str__(self) -> str:
+        parts = (f"took {len(self.taken)}", f"fresh {_listed(self.fresh)}")
+        return "; ".join((*parts, f"unknown {_listed(self.unknown)}"))
+
+
+def save(
+    folder: Path,
+    model: STaRC,
+    *,
+    tokenizer: Tokenizer | None = None,
+    store: SavedDatastore | None = None,
+) -> None:
+    """Write a model folder; on any failure the folder that was there before stays as it was.
+
+    All files go to a temporary folder beside it, which then takes its place.
+    """
+    folder = Path(folder)
+    if folder.exists() and not (folder / CONFIG).is_file() and any(folder.iterdir()):
+        raise CheckpointError(f"{folder}: not a model folder (no {CONFIG}); choose another place")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        fresh.chmod(0o755)
+        state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+        save_file(state, fresh / WEIGHTS, metadata={"format": "pt"})
+        (fresh / CONFIG).write_text(json.dumps(to_dict(model.config), indent=2) + "\n")
+        if tokenizer is not None:
+            tokenizer.save(str(fresh / TOKENIZER))
+        if store is not None:
+            store.save(fresh / DATASTORE)
+        for file in fresh.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
+        _put_in_place(fresh, folder)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder}: not saved ({error}); what was there is intact") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _put_in_place(fresh: Path, folder: Path) -> None:
+    """Let `fresh` become `folder`. Folders cannot replace each other: the old one steps aside."""
+    if not folder.exists():
+        os.replace(fresh, folder)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+    try:
+        os.replace(folder, aside / folder.name)
+        try:
+            os.replace(fresh, folder)
+        except BaseException:
+            os.replace(aside / folder.name, folder)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
+    """The model of a folder, or of a model hub, in evaluation mode.
+
+    Strict: every parameter must be there with its shape, and nothing else. Numbers stored in half
+    precision become float32.
+    """
+    folder = _folder(folder_or_hub_id)
+    try:
+        config = from_dict(json.loads((folder / CONFIG).read_text()))
+        state = load_file(folder / WEIGHTS)
+    except FileNotFoundError as error:
+        missing = Path(error.filename or WEIGHTS).name
+        raise CheckpointError(f"{folder}: no {missing}; is this a model folder?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{folder / CONFIG}: not JSON ({error}); save it again") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{folder / WEIGHTS}: unreadable ({error}); copy it again") from None
+    model = STaRC(config)
+    _require_same(str(folder / WEIGHTS), model.state_dict(), state)
+    model.load_state_dict(state)
+    tokenizer_file, store_folder = folder / TOKENIZER, folder / DATASTORE
+    return Loaded(
+        model=model.to(_device(device)).eval(),
+        tokenizer=read_tokenizer(tokenizer_file) if tokenizer_file.is_file() else None,
+        store=datastore.load(store_folder) if store_folder.is_dir() else None,
+        folder=folder,
+    )
+
+
+def import_published(
+    path: Path,
+    out: Path,
+    *,
+    config: Config | None = None,
+    tokenizer: Tokenizer | None = None,
+    store: SavedDatastore | None = None,
+) -> Imported:
+    """Make a model folder of a published Vid2Seq or STaRC file.
+
+    Sizes come from the shapes. Without `config` the settings are those of the file's own kind
+    (`published` or `vid2seq`); with one, say `paper()` to fine-tune a Vid2Seq file, it is kept but
+    for its sizes. A tensor of another shape is an error, a missing one starts fresh.
+    """
+    theirs, written = read_published(Path(path))
+    state = {ours: tensor for name, tensor in theirs.items() if (ours := published.to_ours(name))}
+    config = published.resized(config or published.guessed(state, written), state, written)
+    model = STaRC(config)
+    wanted = model.state_dict()
+    taken, unknown = [], []
+    for name, tensor in theirs.items():
+        ours = published.to_ours(name) or ""
+        if ours in published.ALIASES:
+            if not torch.equal(tensor, state["t5.shared.weight"]):
+                raise CheckpointError(
+                    f"{path}: {name} differs from t5_model.shared.weight, though "
+                    "T5 ties them; is the file damaged?"
+                )
+        elif ours not in wanted:
+            unknown.append(name)
+            continue
+        elif wanted[ours].shape != tensor.shape:
+            raise CheckpointError(
+                f"{path}: {name} is {tuple(tensor.shape)}, the model needs "
+                f"{tuple(wanted[ours].shape)}; check the sizes in the settings"
+            )
+        taken.append(name)
+    model.load_state_dict({name: state.get(name, fresh) for name, fresh in wanted.items()})
+    save(Path(out), model, tokenizer=tokenizer, store=store)
+    fresh_names = tuple(name for name in wanted if name not in state)
+    return Imported(config, tuple(taken), fresh_names, tuple(unknown))
+
+
+def read_published(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and settings of a published file, read without executing anything in it.
+
+    The tensors may be under "model", under "state_dict" or bare; settings under "args" or "config".
+    """
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: no such file") from None
+    except pickle.UnpicklingError as error:
+        reason = str(error).split("\n")[0].split(". ")[0]
+        raise CheckpointError(
+            f"{path}: holds more than tensors ({reason}); not opened, ask for a clean file"
+        ) from None
+    except (RuntimeError, EOFError, OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: not a PyTorch file ({str(error)[:80]})") from None
+    if not isinstance(content, Mapping):
+        raise CheckpointError(f"{path}: holds a {type(content).__name__}, not a state dictionary")
+    inner = next((content[key] for key in ("model", "state_dict") if key in content), content)
+    tensors = {
+        name.removeprefix("module."): tensor
+        for name, tensor in (inner.items() if isinstance(inner, Mapping) else ())
+        if isinstance(tensor, Tensor)
+    }
+    if not any(published.to_ours(name) for name in tensors):
+        raise CheckpointError(f"{path}: no tensor of a Vid2Seq or STaRC model in it")
+    return tensors, _settings(content)
+
+
+def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's own settings, flat: those of "config", of "args" and of "args" inside "config"."""
+    flat: dict[str, Any] = {}
+    for key in ("config", "args"):
+        value = content.get(key)
+        value = vars(value) if isinstance(value, argparse.Namespace) else value
+        if isinstance(value, Mapping):
+            flat.update({name: item for name, item in value.items() if name != "args"})
+            flat.update(_settings({"args": value["args"]}) if "args" in value else {})
+    return {name: value for name, value in flat.items() if isinstance(value, int | float | str)}
+
+
+def read_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer.json."""
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"{path}: not a tokenizer ({error}); copy it again") from None
+
+
+def _require_same(where: str, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+    missing = [name for name in wanted if name not in found]
+    extra = [name for name in found if name not in wanted]
+    other = [
+        f"{name} {tuple(found[name].shape)} for {tuple(wanted[name].shape)}"
+        for name in wanted
+        if name in found and found[name].shape != wanted[name].shape
+    ]
+    lists = (("missing", missing), ("extra", extra), ("of another shape", other))
+    if problems := [f"{kind} {_listed(names)}" for kind, names in lists if names]:
+        raise CheckpointError(f"{where}: {'; '.join(problems)}; config and weights do not belong")
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{len(names)}: {', '.join(names[:SHOWN])}{more}" if names else "0"
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _folder(folder_or_hub_id: Path | str) -> Path:
+    """The folder itself, or the hub's copy of it in the cache."""
+    folder = Path(folder_or_hub_id)
+    name = str(folder_or_hub_id)
+    if folder.is_dir():
+        return folder
+    if isinstance(folder_or_hub_id, Path) or name.count("/") != 1 or name[0] in "./~":
+        raise CheckpointError(f"{name}: no such folder; give a model folder or a hub id owner/name")
+    from huggingface_hub import snapshot_download
+
+    try:
+        wanted = [CONFIG, WEIGHTS, TOKENIZER, f"{DATASTORE}/*"]
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except Exception as error:  # offline, unknown, private: the hub has many classes for them
+        reason = str(error).split("\n")[0]
+        raise CheckpointError(f"{name}: not a folder, and the hub says: {reason}") from None

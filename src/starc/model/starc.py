@@ -1,0 +1,363 @@
+"""STaRC: the wires between the stages, for training and for inference the same.
+
+    clip_BTD ─temporal→ X ─windows→ X' ─saliency→ P_s ─transport, segments, datastore→ R
+    memory = [video ; saliency prompts S ; retrieved R ; encoded speech Y] ─T5 decoder→ events
+
+`forward` gives losses and `generate` gives token ids; both go through `encode`. Switched-off parts
+are absent, and with all of them off this is Vid2Seq. Where paper and published code differ a
+setting decides (docs/deviations.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from starc.config import Config, check
+from starc.errors import DatastoreError, VideoError
+from starc.model import decoding, saliency, segments, transport
+from starc.model.batch import Batch
+from starc.model.datastore import Datastore
+from starc.model.decoding import BeamSearch, Decoded
+from starc.model.saliency import SaliencyHead
+from starc.model.t5 import PAD, T5
+from starc.model.temporal import TemporalEncoder
+from starc.model.windows import WindowAttention
+from starc.types import Retrieved, Segment
+
+__all__ = ["Batch", "Encoded", "Generated", "Losses", "STaRC", "Seen"]
+
+Found = tuple[list[int], list[float]]
+"""Of one segment: indices of the captions in the datastore, and their similarities."""
+
+
+class Seen(NamedTuple):
+    """What the video says, before the speech joins it."""
+
+    video_BTD: Tensor
+    """The decoder's video tokens: X in training, X' (or its second pass) at inference."""
+    refined_BTD: Tensor
+    """X'."""
+    mask_BT: Tensor
+    """Frames that take part."""
+    saliency_BT: Tensor | None
+    """P_s; None where saliency is off."""
+    prompt_BTD: Tensor | None
+    """S."""
+    found_BSD: Tensor | None
+    """R, one token per kept segment, best first."""
+    found_mask_BS: Tensor | None
+    segments: list[list[Segment]]
+    """All segments of each video in order of time; empty where retrieval is off."""
+    plan: transport.Plan | None
+
+
+class Encoded(NamedTuple):
+    """The decoder's memory, and what a reader may want to see of how it came about."""
+
+    seen: Seen
+    memory_BMD: Tensor
+    memory_mask_BM: Tensor
+
+
+class Losses(NamedTuple):
+    """L = caption + λ saliency + denoising + anchors, each already weighted in `total`."""
+
+    total: Tensor
+    caption: Tensor
+    """Cross-entropy of the events."""
+    denoising: Tensor | None
+    """Cross-entropy of the spans cut out of the speech."""
+    saliency: Tensor | None
+    repeated_saliency: Tensor | None
+    """The saliency loss of the denoising pass, where it is counted again."""
+    anchors: Tensor | None
+
+
+class Generated(NamedTuple):
+    """Token ids per video, and the memory they were read from."""
+
+    decoded: list[Decoded]
+    encoded: Encoded
+
+
+class STaRC(nn.Module):
+    """Saliency training for retrieval and captioning."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        check(config)
+        self.config = config
+        width, features = config.t5.width, config.temporal.features
+        self.feature_projection = nn.Linear(features, width) if features != width else None
+        self.temporal = TemporalEncoder(width, config.temporal, recompute=config.t5.recompute)
+        self.video_projection = nn.Linear(width, width) if config.temporal.projection else None
+        self.windows = WindowAttention(width, config.windows) if config.windows else None
+        self.saliency = SaliencyHead(width) if config.saliency else None
+        self.prompt_projection = nn.Linear(1, width) if config.prompt else None
+        self.found_projection = nn.Linear(features, width) if config.retrieval else None
+        self.anchor_KD: nn.Parameter | None = None
+        if config.retrieval and config.segments.method == "transport":
+            anchor_KD = torch.randn(config.transport.anchors, features) / features**0.5
+            self.anchor_KD = nn.Parameter(anchor_KD, requires_grad=config.loss.anchor_weight > 0)
+        self.t5 = T5(config.t5)
+        if self.video_projection is not None:
+            # A fresh projection changes nothing, so that Vid2Seq weights keep their sense.
+            nn.init.eye_(self.video_projection.weight)
+            nn.init.zeros_(self.video_projection.bias)
+
+    def forward(self, batch: Batch, store: Datastore | None) -> Losses:
+        """Training: L = CE + λ L_saliency, the denoising loss of Vid2Seq, the anchors' loss."""
+        config = self.config.loss
+        encoded = self.encode(batch, store)
+        caption = self.caption_loss(encoded, batch.wanted("target_BL"))
+        salient = self.saliency_loss(encoded.seen, batch)
+        total = caption if salient is None else caption + config.saliency_weight * salient
+        denoising = repeated = None
+        if config.denoising_weight:
+            again = encoded.seen
+            if config.denoising_video == "refined":
+                again = self.look(again.refined_BTD, batch, store)
+            speech_BL = batch.wanted("denoising_speech_BL")
+            noisy = self.join(again, speech_BL, speech_BL != PAD)
+            denoising = self.caption_loss(noisy, batch.wanted("denoising_target_BL"))
+            total = total + config.denoising_weight * denoising
+            if config.saliency_in_denoising:
+                repeated = self.saliency_loss(again, batch)
+            if repeated is not None:
+                total = total + config.denoising_weight * config.saliency_weight * repeated
+        anchors = self.anchor_loss(encoded.seen, batch)
+        if anchors is not None:
+            total = total + config.anchor_weight * anchors
+        return Losses(total, caption, denoising, salient, repeated, anchors)
+
+    @torch.no_grad()
+    def generate(self, batch: Batch, store: Datastore | None, search: BeamSearch) -> Generated:
+        """Inference: the ids of the events of each video."""
+        encoded = self.encode(batch, store, inference=True)
+        decoded = decoding.generate(self.t5, encoded.memory_BMD, encoded.memory_mask_BM, search)
+        return Generated(decoded, encoded)
+
+    def encode(self, batch: Batch, store: Datastore | None, *, inference: bool = False) -> Encoded:
+        """Everything before the decoder. Training and inference share it.
+
+        `inference` chooses the decoder's video tokens and the constants of the transport; it says
+        nothing of dropout, so losses can be computed in evaluation mode.
+        """
+        seen = self.look(self.frames(batch), batch, store, inference=inference)
+        return self.join(seen, batch.speech_BL, batch.speech_mask_BL)
+
+    def frames(self, batch: Batch) -> Tensor:
+        """X: features through the temporal encoder and a linear layer."""
+        clip_BTD = batch.clip_BTD
+        if clip_BTD.shape[-1] != self.config.temporal.features:
+            raise VideoError(
+                f"{batch.ids[0]}: features are {clip_BTD.shape[-1]} wide, the model needs "
+                f"{self.config.temporal.features}; extract them with the model's own image tower"
+            )
+        if self.feature_projection is not None:
+            clip_BTD = self.feature_projection(clip_BTD)
+        x_BTD: Tensor = self.temporal(clip_BTD, self.attended(batch))
+        return x_BTD if self.video_projection is None else self.video_projection(x_BTD)
+
+    def attended(self, batch: Batch) -> Tensor | None:
+        """The frame mask, or None where padding counts as video (`mask_padding`)."""
+        return batch.frame_mask_BT if self.config.mask_padding else None
+
+    def look(
+        self, x_BTD: Tensor, batch: Batch, store: Datastore | None, *, inference: bool = False
+    ) -> Seen:
+        """Refine, score, segment and retrieve: X in, all memory tokens but the speech out."""
+        attended_BT = self.attended(batch)
+        mask_BT = torch.ones_like(batch.frame_mask_BT) if attended_BT is None else attended_BT
+        refined_BTD = x_BTD if self.windows is None else self.windows(x_BTD, attended_BT)
+        video_BTD = refined_BTD if inference else x_BTD
+        saliency_BT, prior_BT = None, mask_BT.to(x_BTD.dtype)
+        if self.saliency is not None and self.config.saliency is not None:
+            pooled_BTD = refined_BTD
+            if self.config.saliency.second_pass:
+                pooled_BTD = self.temporal(refined_BTD, attended_BT)
+                if inference:
+                    video_BTD = x_BTD if self.prompt_projection is None else pooled_BTD
+            saliency_BT = self.saliency(refined_BTD, pooled_BTD, attended_BT)
+            prior_BT = saliency.prior(
+                saliency_BT.detach().float(), mask_BT, standardise=self.config.saliency.standardise
+            )
+        found = self.retrieve(batch, prior_BT.float(), mask_BT, store, inference=inference)
+        return Seen(video_BTD, refined_BTD, mask_BT, saliency_BT, self.prompt(saliency_BT), *found)
+
+    def prompt(self, saliency_BT: Tensor | None) -> Tensor | None:
+        """SaliP: S = Linear(P_s), one token per frame; or of zeros, or of P_s with noise."""
+        if saliency_BT is None or self.prompt_projection is None or self.config.prompt is None:
+            return None
+        if self.config.prompt.scores == "zero":
+            saliency_BT = torch.zeros_like(saliency_BT)
+        elif self.config.prompt.scores == "noise":
+            saliency_BT = saliency_BT + self.config.prompt.noise * torch.randn_like(saliency_BT)
+        return self.prompt_projection(saliency_BT[..., None])  # type: ignore[no-any-return]
+
+    def retrieve(
+        self,
+        batch: Batch,
+        prior_BT: Tensor,
+        mask_BT: Tensor,
+        store: Datastore | None,
+        *,
+        inference: bool,
+    ) -> tuple[Tensor | None, Tensor | None, list[list[Segment]], transport.Plan | None]:
+        """SGSR: segments of the video, and the mean embedding of the captions nearest to each.
+
+        Only `found_projection` learns here: segments and search carry no gradient. Transport runs
+        in float32 whatever the model's precision: its plans are too sharp for less.
+        """
+        if self.config.retrieval is None or self.found_projection is None:
+            return None, None, [[] for _ in batch.ids], None
+        if store is None or not len(store):
+            raise DatastoreError(
+                f"{batch.ids[0]}: retrieval is on but the datastore is empty; "
+                "build one, or set retrieval=none"
+            )
+        clip_BTD = batch.clip_BTD.float()
+        with torch.autocast(clip_BTD.device.type, enabled=False):
+            found, plan = self.segment(clip_BTD, prior_BT, mask_BT, inference=inference)
+            weight_BT = prior_BT + 1e-6
+            if self.config.segments.pooling == "uniform":
+                weight_BT = torch.ones_like(prior_BT)
+            ranked = [segments.ranked(video) for video in found]
+            query_BSD, real_BS = segments.pool(clip_BTD, weight_BT, ranked)
+            own = self.config.retrieval.exclude_own and not inference
+            mean_BSD, rows = self.search(query_BSD, real_BS, store, batch.ids if own else None)
+        remaining = iter(rows)
+        found = [with_captions(video, remaining, store) for video in found]
+        if not self.config.retrieval.mask_missing:
+            real_BS = torch.ones_like(real_BS)
+        mean_BSD = mean_BSD.to(self.found_projection.weight.dtype)
+        return self.found_projection(mean_BSD), real_BS, found, plan
+
+    def segment(
+        self, clip_BTD: Tensor, prior_BT: Tensor, mask_BT: Tensor, *, inference: bool
+    ) -> tuple[list[list[Segment]], transport.Plan | None]:
+        """The segments of each video and, where it is what cuts them, the transport plan."""
+        options, plan = self.config.transport, None
+        if self.anchor_KD is not None:
+            anchor_KD = self.anchor_KD.float()
+            problem = transport.pose(
+                clip_BTD, anchor_KD, prior_BT, mask_BT, options, inference=inference
+            )
+            plan = transport.solve(problem, options)
+        found = segments.find(
+            clip_BTD, prior_BT, mask_BT, plan, self.config.segments, clusters=options.anchors
+        )
+        return found, plan
+
+    def search(
+        self,
+        query_BSD: Tensor,
+        real_BS: Tensor,
+        store: Datastore,
+        own: Sequence[str] | None,
+    ) -> tuple[Tensor, list[Found]]:
+        """Mean of the p unit embeddings nearest to each query, and who they are, row by row.
+
+        `own` names the videos whose captions are hidden from their own queries, which makes one
+        search per video; None lets one search serve the batch.
+        """
+        assert self.config.retrieval is not None
+        counts: list[int] = real_BS.sum(1).tolist()
+        query_SD = query_BSD[real_BS]
+        groups = [query_SD] if own is None else list(query_SD.split_with_sizes(counts))
+        names = [None] if own is None else own
+        mean_SD: list[Tensor] = []
+        rows: list[Found] = []
+        for group_SD, name in zip(groups, names, strict=True):
+            hits = store.search(group_SD, k=self.config.retrieval.captions, exclude=name)
+            index_SR = hits.index_SR
+            if not self.config.mask_padding:
+                index_SR = torch.where(
+                    group_SD.any(1, keepdim=True).to(index_SR.device),
+                    index_SR,
+                    first_of_equals(index_SR, len(store)),
+                )
+            mean_SD.append(store.embedding_ND[index_SR].mean(1).to(query_SD))
+            rows += zip(index_SR.tolist(), hits.score_SR.tolist(), strict=True)
+        mean_BSD = torch.zeros_like(query_BSD)
+        mean_BSD[real_BS] = torch.cat(mean_SD)
+        return mean_BSD, rows
+
+    def join(self, seen: Seen, speech_BL: Tensor, speech_mask_BL: Tensor) -> Encoded:
+        """T_in = [X' ; S ; R ; Y] with its mask. Only the speech goes through T5's encoder."""
+        speech_BLD = self.t5.encode(speech_BL, speech_mask_BL)
+        parts = (
+            (seen.video_BTD, seen.mask_BT),
+            (seen.prompt_BTD, seen.mask_BT),
+            (seen.found_BSD, seen.found_mask_BS),
+            (speech_BLD, speech_mask_BL.bool()),
+        )
+        present = [(tokens, mask) for tokens, mask in parts if tokens is not None]
+        memory_BMD = torch.cat([tokens for tokens, _ in present], dim=1)
+        masks = [mask for _, mask in present if mask is not None]
+        return Encoded(seen, memory_BMD, torch.cat(masks, dim=1))
+
+    def caption_loss(self, encoded: Encoded, target_BL: Tensor) -> Tensor:
+        """Cross-entropy of target ids given the memory."""
+        return self.t5.loss(
+            encoded.memory_BMD,
+            encoded.memory_mask_BM,
+            target_BL,
+            target_BL != PAD,
+            label_smoothing=self.config.loss.label_smoothing,
+        )
+
+    def saliency_loss(self, seen: Seen, batch: Batch) -> Tensor | None:
+        """L_saliency of these scores; None where saliency is off."""
+        if seen.saliency_BT is None or self.config.saliency is None:
+            return None
+        return saliency.loss(
+            seen.saliency_BT,
+            batch.wanted("salient_BT"),
+            seen.mask_BT,
+            temperature=self.config.saliency.temperature,
+        )
+
+    def anchor_loss(self, seen: Seen, batch: Batch) -> Tensor | None:
+        """The loss that moves the anchors; None where they are fixed or absent."""
+        if self.anchor_KD is None or seen.plan is None or not self.config.loss.anchor_weight:
+            return None
+        return transport.anchor_loss(
+            batch.clip_BTD,
+            self.anchor_KD,
+            seen.plan,
+            seen.mask_BT,
+            temperature=self.config.loss.anchor_temperature,
+        )
+
+
+def with_captions(
+    video: Sequence[Segment], rows: Iterator[Found], store: Datastore
+) -> list[Segment]:
+    """The segments of a video with the captions found for its kept ones.
+
+    `rows` holds indices and similarities of the kept segments of this and later videos, best
+    segment of a video first.
+    """
+    captions = {}
+    for segment in segments.ranked(video):
+        index_R, score_R = next(rows)
+        captions[segment.first] = tuple(
+            Retrieved(store.captions[index], score)
+            for index, score in zip(index_R, score_R, strict=True)
+        )
+    return [dataclasses.replace(it, captions=captions.get(it.first, ())) for it in video]
+
+
+def first_of_equals(index_SR: Tensor, captions: int) -> Tensor:
+    """What torch.topk names first among equal scores, as the published code lets it choose.
+
+    A segment of nothing but padding has a query of zeros, equally near to every caption.
+    """
+    equal_N = torch.zeros(captions, device=index_SR.device)
+    return equal_N.topk(index_SR.shape[1]).indices.expand_as(index_SR)

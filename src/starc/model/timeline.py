@@ -1,0 +1,246 @@
+"""Events and sentences as token ids, and back: the language in which T5 speaks about time.
+
+In: events or spoken sentences with seconds; out: `<start><end> Caption.` as ids, one of `bins` time
+ids for each second, and the reverse. Everything works on ids; text exists only inside captions,
+through the tokenizer's `encode` and `decode` that the caller hands in. Also here: the corrupted
+speech of Vid2Seq's denoising task, T5's span corruption.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from starc.types import Event, Sentence
+
+Encode = Callable[[str], Sequence[int]]
+"""Text to ids, without an end id."""
+Decode = Callable[[Sequence[int]], str]
+"""Ids of text to text."""
+
+SPEECH_TOKENS = 1000
+"""Longest speech, end id included; what is beyond is cut."""
+TARGET_TOKENS = 256
+"""Longest target, end id included."""
+SAME_MOMENT = 0.5
+"""Temporal overlap (tIoU) from which the same caption again is a repetition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Text ids, the last `sentinels` of which mark corrupted spans, then one id per time bin."""
+
+    text_tokens: int
+    bins: int
+    pad: int = 0
+    end: int = 1
+    unknown: int = 2
+    sentinels: int = 100
+
+    def __post_init__(self) -> None:
+        if self.bins < 2:
+            raise ValueError(f"time needs two bins at least, got {self.bins = }")
+        if self.sentinels < 1 or self.sentinels + 3 >= self.text_tokens:
+            raise ValueError(f"no room for text, got {self.text_tokens = }, {self.sentinels = }")
+
+    @property
+    def size(self) -> int:
+        """V."""
+        return self.text_tokens + self.bins
+
+    @property
+    def wordless(self) -> tuple[int, ...]:
+        """Text ids that are no part of a caption."""
+        sentinels = range(self.text_tokens - self.sentinels, self.text_tokens)
+        return (self.pad, self.end, self.unknown, *sentinels)
+
+    def time_id(self, seconds: float, duration: float) -> int:
+        """The id of int((bins - 1) seconds / duration); times outside the video are clamped."""
+        _check_duration(duration)
+        if not math.isfinite(seconds):
+            raise ValueError(f"a time must be finite, got {seconds = }")
+        bin_ = int((self.bins - 1) * seconds / duration)
+        return self.text_tokens + min(max(bin_, 0), self.bins - 1)
+
+    def seconds(self, time_id: int, duration: float) -> float:
+        """The time of a time id: bin duration / (bins - 1)."""
+        return (time_id - self.text_tokens) * duration / (self.bins - 1)
+
+
+def event_ids(
+    events: Iterable[Event],
+    *,
+    duration: float,
+    vocabulary: Vocabulary,
+    encode: Encode,
+    limit: int = TARGET_TOKENS,
+) -> list[int]:
+    """The target: events by start time as `<start><end> Caption.`, cut to `limit`, end id last.
+
+    An event that reaches beyond the video is clamped to it. One shorter than a bin has twice the
+    same time and is kept, as published, although nobody reads it back.
+    """
+    ordered = sorted(events, key=lambda event: event.start)
+    spans = [(event.start, event.end, event.caption) for event in ordered]
+    return _ids(spans, duration, vocabulary, encode, limit)
+
+
+def speech_ids(
+    sentences: Iterable[Sentence],
+    *,
+    duration: float,
+    vocabulary: Vocabulary,
+    encode: Encode,
+    limit: int = SPEECH_TOKENS,
+) -> list[int]:
+    """What was said, in the given order, as `<start><end> Text.`, cut to `limit`, end id last.
+
+    Sentences that end after the video are left out. No speech is just the end id.
+    """
+    spans = [
+        (sentence.start, sentence.end, sentence.text)
+        for sentence in sentences
+        if sentence.end <= duration
+    ]
+    return _ids(spans, duration, vocabulary, encode, limit)
+
+
+def to_events(
+    ids: Sequence[int],
+    *,
+    duration: float,
+    vocabulary: Vocabulary,
+    decode: Decode,
+    log_probabilities: Sequence[float] | None = None,
+) -> list[Event]:
+    """The events in decoded ids, up to the first end id, in the order in which they were said.
+
+    Words after two or more time ids belong to the event of the last two; a single time id among
+    words is ignored. Events with end <= start or without text are dropped. With the ids' log-
+    probabilities an event has a confidence, the geometric mean of its tokens' probabilities.
+    """
+    _check_duration(duration)
+    events: list[Event] = []
+    for positions in _event_positions(ids, vocabulary):
+        start, end = (vocabulary.seconds(ids[at], duration) for at in positions[:2])
+        caption = " ".join(decode([ids[at] for at in positions[2:]]).split())
+        if end <= start or not caption:
+            continue
+        confidence = None
+        if log_probabilities is not None:
+            logs = [log_probabilities[at] for at in positions]
+            confidence = math.exp(min(0.0, math.fsum(logs) / len(logs)))
+        repeated = any(_repeats(start, end, caption, event) for event in events)
+        events.append(Event(start, end, caption, confidence, repeated))
+    return events
+
+
+def denoising_pair(
+    ids: Sequence[int],
+    *,
+    vocabulary: Vocabulary,
+    generator: np.random.Generator | np.random.RandomState,
+    density: float = 0.25,
+    span: float = 5.0,
+) -> tuple[list[int], list[int]]:
+    """T5's span corruption of speech ids: what the encoder reads, what the decoder must say.
+
+    `density` of the ids, in random spans of mean length `span`, are replaced by one sentinel per
+    span; the target is each sentinel with its span. Text and spans alternate, text first; the end
+    id is corrupted like any other and another one is appended to both. No speech: [pad] and [end].
+    The published numbers come from a `RandomState`.
+    """
+    if not (0 < density < 1 and span >= 1):
+        raise ValueError(f"corruption needs 0 < density < 1 <= span, got {density = }, {span = }")
+    if len(ids) < 2:
+        return [vocabulary.pad], [vocabulary.end]
+    noisy = min(max(round(len(ids) * density), 1), len(ids) - 1)
+    spans = min(max(round(noisy / span), 1), len(ids) - noisy, vocabulary.sentinels)
+    hidden, shown = (_parts(total, spans, generator) for total in (noisy, len(ids) - noisy))
+    given: list[int] = []
+    target: list[int] = []
+    at = 0
+    for number in range(spans):
+        sentinel = vocabulary.text_tokens - 1 - number
+        given += [*ids[at : at + shown[number]], sentinel]
+        at += shown[number]
+        target += [sentinel, *ids[at : at + hidden[number]]]
+        at += hidden[number]
+    return [*given, vocabulary.end], [*target, vocabulary.end]
+
+
+def _ids(
+    spans: Iterable[tuple[float, float, str]],
+    duration: float,
+    vocabulary: Vocabulary,
+    encode: Encode,
+    limit: int,
+) -> list[int]:
+    _check_duration(duration)
+    ids: list[int] = []
+    for start, end, text in spans:
+        if not text.strip():
+            continue
+        words = encode(_sentence_case(text))
+        if words and not 0 <= min(words) <= max(words) < vocabulary.text_tokens:
+            raise ValueError(
+                f"text ids must lie in [0, {vocabulary.text_tokens}), got {min(words)} to "
+                f"{max(words)}; does the tokenizer belong to this model?"
+            )
+        times = [vocabulary.time_id(seconds, duration) for seconds in (start, end)]
+        ids += [*times, *words]
+        if len(ids) >= limit:
+            break
+    return [*ids[: limit - 1], vocabulary.end]
+
+
+def _sentence_case(text: str) -> str:
+    """First letter upper-case, the rest lower-case, a full stop at the end."""
+    text = text.strip().capitalize()
+    return text if text.endswith(".") else text + "."
+
+
+def _event_positions(ids: Sequence[int], vocabulary: Vocabulary) -> list[list[int]]:
+    """Where each event's ids stand: start, end, words."""
+    found: list[list[int]] = []
+    times: list[int] = []
+    wordless = {*vocabulary.wordless} - {vocabulary.unknown}
+    for at, token in enumerate(ids):
+        if not 0 <= token < vocabulary.size:
+            raise ValueError(f"ids must lie in [0, {vocabulary.size}), got {token}")
+        if token == vocabulary.end:
+            break
+        if token >= vocabulary.text_tokens:
+            times.append(at)
+        elif token not in wordless:
+            if len(times) >= 2:
+                found.append(times[-2:])
+            if found:
+                found[-1].append(at)
+            times = []
+    return found
+
+
+def _repeats(start: float, end: float, caption: str, event: Event) -> bool:
+    shared = min(end, event.end) - max(start, event.start)
+    union = max(end, event.end) - min(start, event.start)
+    return shared >= SAME_MOMENT * union and caption.casefold() == event.caption.casefold()
+
+
+def _parts(
+    total: int, count: int, generator: np.random.Generator | np.random.RandomState
+) -> list[int]:
+    """`total` as the sum of `count` positive numbers, all sums equally likely."""
+    cuts = np.arange(total - 1) < count - 1
+    generator.shuffle(cuts)
+    edges = [0, *(np.flatnonzero(cuts) + 1).tolist(), total]
+    return [stop - first for first, stop in pairwise(edges)]
+
+
+def _check_duration(duration: float) -> None:
+    if not (math.isfinite(duration) and duration > 0):
+        raise ValueError(f"duration must be positive and finite, got {duration = }")
