@@ -1,0 +1,179 @@
+"""Run the rows of a table of the paper, each a training of its own, and write the table.
+
+A row is a `starc train` in its own folder and its own process, so rows run in parallel where
+asked, a killed ablation goes on with the rows (and inside the row) that are not done, and one
+failing row does not stop the others. The table has the paper's figures beside ours.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from starc.atomic import replacing
+from starc.errors import ConfigError, StarcError
+from starc.training.run import METRICS, RECIPE
+from starc.training.tables import Ablation, Row
+
+SHOWN = {"CIDEr": "CIDEr", "METEOR": "METEOR", "soda_c": "SODA_c", "Bleu_4": "BLEU_4", "F1": "F1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The best validation of a row, over seeds."""
+
+    row: Row
+    metrics: tuple[Mapping[str, float], ...]
+    """A dictionary per finished seed, raw."""
+    problem: str | None = None
+
+    def mean(self, name: str) -> float | None:
+        """Mean over seeds, × 100."""
+        values = [100 * each[name] for each in self.metrics]
+        return statistics.fmean(values) if values else None
+
+    def spread(self, name: str) -> float | None:
+        """Standard deviation over seeds, × 100; None for one seed."""
+        values = [100 * each[name] for each in self.metrics]
+        return statistics.stdev(values) if len(values) > 1 else None
+
+
+def run_rows(
+    ablation: Ablation,
+    arguments: Sequence[str],
+    folder: Path,
+    *,
+    datastores: Mapping[str, Path],
+    own: Path | None,
+    seeds: Sequence[int] = (0,),
+    jobs: int = 1,
+    told: Callable[[str], None] = lambda line: None,
+) -> list[Result]:
+    """Train every row with every seed; `arguments` are those of `starc train`, recipe first."""
+    if jobs < 1 or not seeds:
+        raise ConfigError(f"an ablation needs a job and a seed (found {jobs} and {len(seeds)})")
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def run(row: Row, seed: int) -> str | None:
+        place = folder / f"{slug(row.name)}-seed{seed}"
+        if finished(place):
+            return None
+        store = datastores.get(row.datastore) if row.datastore else own
+        if row.datastore and store is None:
+            return f"no datastore given (--with {row.datastore}=FOLDER)"
+        command = [sys.executable, "-m", "starc", "train", *arguments, "--run", str(place)]
+        for override in (*row.overrides, f"train.seed={seed}"):
+            command += ["--set", override]
+        command += ["--datastore", str(store)] if store else []
+        command += ["--resume"] if (place / RECIPE).exists() else []
+        ended = subprocess.run(command, capture_output=True, text=True)
+        if ended.returncode:
+            return (ended.stderr.strip() or f"exit {ended.returncode}").splitlines()[-1]
+        told(f"{row.name}, seed {seed}: done")
+        return None
+
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        waiting = {
+            (row.name, seed): pool.submit(run, row, seed) for row in ablation.rows for seed in seeds
+        }
+    results = []
+    for row in ablation.rows:
+        problems = [waiting[row.name, seed].result() for seed in seeds]
+        found = [
+            best(folder / f"{slug(row.name)}-seed{seed}")
+            for seed, problem in zip(seeds, problems, strict=True)
+            if problem is None
+        ]
+        results.append(Result(row, tuple(found), next((p for p in problems if p), None)))
+    return results
+
+
+def slug(name: str) -> str:
+    """A row's name as a folder's."""
+    return re.sub(r"[^\w.]+", "-", name.lower()).strip("-")
+
+
+def finished(folder: Path) -> bool:
+    """The run has trained to its last step and validated."""
+    lines = _lines(folder)
+    steps = [line["steps"] for line in lines if "steps" in line]
+    return bool(steps) and any("validation" in line and line["step"] == steps[-1] for line in lines)
+
+
+def best(folder: Path) -> dict[str, float]:
+    """The best validation of a run, by the metric its recipe selects."""
+    select = json.loads((folder / RECIPE).read_text())["train"]["select"]
+    validations: list[dict[str, float]] = [
+        line["validation"] for line in _lines(folder) if "validation" in line
+    ]
+    if not validations:
+        raise StarcError(f"{folder}: no validation in {METRICS}; give --validation annotations")
+    return max(validations, key=lambda metrics: metrics[select])
+
+
+def markdown(ablation: Ablation, results: Sequence[Result]) -> str:
+    """The table, with the paper's numbers in brackets."""
+    lines = [
+        f"| {ablation.title} | " + " | ".join(SHOWN.values()) + " |",
+        "|---|" + "---:|" * len(SHOWN),
+    ]
+    for result in results:
+        if result.problem and not result.metrics:
+            lines.append(f"| {result.row.name} | not run: {result.problem} |" + " |" * 4)
+            continue
+        cells = [_cell(result, name) for name in SHOWN]
+        lines.append(f"| {result.row.name} | " + " | ".join(cells) + " |")
+    lines.append("")
+    lines.append("× 100; in brackets the paper's number on YouCook2 with its full-size model.")
+    return "\n".join(lines) + "\n"
+
+
+def rows(results: Sequence[Result]) -> str:
+    """The same as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    columns = [f"{name}{suffix}" for name in SHOWN for suffix in ("", " sd", " paper")]
+    writer.writerow(["row", "seeds", *columns, "problem"])
+    for result in results:
+        cells: list[float | str | None] = []
+        for name in SHOWN:
+            cells += [result.mean(name), result.spread(name), result.row.paper.get(name)]
+        writer.writerow([result.row.name, len(result.metrics), *cells, result.problem or ""])
+    return text.getvalue()
+
+
+def write(ablation: Ablation, results: Sequence[Result], folder: Path) -> list[Path]:
+    """table.md and table.csv, and the plot of a figure."""
+    written = [folder / "table.md", folder / "table.csv"]
+    for path, text in zip(written, (markdown(ablation, results), rows(results)), strict=True):
+        with replacing(path) as file:
+            file.write(text)
+    if ablation.kind != "table" and any(result.metrics for result in results):
+        from starc.training.figures import plot_ablation
+
+        written.append(plot_ablation(ablation, results, folder / "figure.png"))
+    return written
+
+
+def _cell(result: Result, name: str) -> str:
+    mean, spread, paper = result.mean(name), result.spread(name), result.row.paper.get(name)
+    text = "–" if mean is None else f"{mean:.2f}"
+    text += f" ± {spread:.2f}" if spread is not None else ""
+    return text + (f" ({paper:.2f})" if paper is not None else "")
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]

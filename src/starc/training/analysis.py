@@ -1,0 +1,126 @@
+"""What a trained model does inside, in numbers: the material of the paper's figures.
+
+In: a model, its datastore, annotated videos. Out: for each video saliency against the annotated
+events, how sharply X and X' change from frame to frame, which anchor each frame goes to, and the
+segments and captions that other ways of cutting the video would give. figures.py draws them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from starc.config import apply_overrides
+from starc.model import saliency
+from starc.model.collate import Collator, Example
+from starc.model.datastore import Datastore
+from starc.model.starc import STaRC
+from starc.types import Event, Segment
+
+METHODS = ("uniform", "adaptive", "kmeans", "transport")
+
+
+@dataclass(frozen=True, slots=True)
+class Insight:
+    """One video seen from inside; T real frames."""
+
+    video: str
+    duration: float
+    events: tuple[Event, ...]
+    salient_T: Tensor
+    """Highlight labels."""
+    saliency_T: Tensor | None
+    """The prior p_s, 0 to 1."""
+    sharpness_T: Tensor
+    """‖x_t − x_{t−1}‖ of X; the first is 0."""
+    refined_sharpness_T: Tensor
+    """The same of X'."""
+    anchor_T: Tensor | None
+    """The anchor of each frame."""
+    segments: dict[str, list[Segment]]
+    """By method, with the captions of the kept ones."""
+
+    def contrast(self) -> tuple[float, float] | None:
+        """Mean saliency inside and outside events; None without saliency or without either side."""
+        inside_T = self.salient_T.bool()
+        if self.saliency_T is None or inside_T.all() or not inside_T.any():
+            return None
+        return float(self.saliency_T[inside_T].mean()), float(self.saliency_T[~inside_T].mean())
+
+
+@torch.no_grad()
+def look_inside(
+    model: STaRC, store: Datastore | None, collate: Collator, examples: Sequence[Example]
+) -> Iterator[Insight]:
+    """One insight per video."""
+    model.eval()
+    variants = dict(_variants(model)) if store is not None else {}
+    for example in examples:
+        batch = collate([example]).to(next(model.parameters()).device)
+        plain = model.look(model.frames(batch), batch, store)
+        seen = model.look(model.frames(batch), batch, store, inference=True)
+        real = int(batch.frame_mask_BT.sum())
+        prior_T = None
+        if seen.saliency_BT is not None and model.config.saliency is not None:
+            prior_T = saliency.prior(
+                seen.saliency_BT, seen.mask_BT, standardise=model.config.saliency.standardise
+            )[0, :real].cpu()
+        yield Insight(
+            video=example.id,
+            duration=example.duration,
+            events=example.events,
+            salient_T=saliency.labels(example.events, duration=example.duration, frames=real),
+            saliency_T=prior_T,
+            sharpness_T=_sharpness(plain.video_BTD[0, :real]),
+            refined_sharpness_T=_sharpness(plain.refined_BTD[0, :real]),
+            anchor_T=None if seen.plan is None else seen.plan.anchor_BT[0, :real].cpu(),
+            segments={
+                name: variant.look(variant.frames(batch), batch, store, inference=True).segments[0]
+                for name, variant in variants.items()
+            },
+        )
+
+
+def area_under_curve(insights: Sequence[Insight]) -> float | None:
+    """How likely a frame inside an event is more salient than one outside, over all videos."""
+    scored = [insight for insight in insights if insight.saliency_T is not None]
+    if not scored:
+        return None
+    score = torch.cat([insight.saliency_T for insight in scored if insight.saliency_T is not None])
+    inside = torch.cat([insight.salient_T.bool() for insight in scored])
+    if inside.all() or not inside.any():
+        return None
+    values, order = score.sort()
+    rank = torch.arange(1, len(score) + 1, dtype=torch.float64)
+    _, group, count = torch.unique(values, return_inverse=True, return_counts=True)
+    total = torch.zeros(len(count), dtype=torch.float64).index_add_(0, group, rank)
+    mean_rank = (total / count)[group]
+    chosen = inside[order]
+    positives, negatives = int(chosen.sum()), int((~chosen).sum())
+    above = float(mean_rank[chosen].sum()) - positives * (positives + 1) / 2
+    return above / (positives * negatives)
+
+
+def _sharpness(x_TD: Tensor) -> Tensor:
+    step_T = (x_TD[1:] - x_TD[:-1]).norm(dim=-1)
+    return torch.cat([step_T.new_zeros(1), step_T]).cpu()
+
+
+def _variants(model: STaRC) -> Iterator[tuple[str, STaRC]]:
+    """The same weights with each way of cutting a video, where the model retrieves at all."""
+    if model.config.retrieval is None:
+        return
+    for name in METHODS:
+        if name == model.config.segments.method:
+            yield name, model
+            continue
+        if name == "transport":  # needs anchors, which this model never learned
+            continue
+        variant = STaRC(apply_overrides(model.config, [f"segments.method={name}"]))
+        wanted = variant.state_dict()
+        weights = {key: value for key, value in model.state_dict().items() if key in wanted}
+        variant.load_state_dict(weights)
+        yield name, variant.to(next(model.parameters()).device).eval()

@@ -1,0 +1,212 @@
+"""The paper's figures, drawn from insights and ablation results. Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starc.errors import MissingExtra
+from starc.training.analysis import Insight
+from starc.training.tables import Ablation
+
+if TYPE_CHECKING:
+    from starc.training.ablations import Result
+
+_EVENT, _LINE, _OTHER = "#8fc9a3", "#1f3a5f", "#c2571a"
+_NAMES = {
+    "uniform": "uniform (HiCM²)",
+    "adaptive": "adaptive (Sali4Vid)",
+    "kmeans": "k-means",
+    "transport": "SGSR (ours)",
+}
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingExtra("matplotlib, which draws figures,", "plots") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def saliency_over_time(insights: Sequence[Insight], path: Path) -> Path:
+    """Saliency over time, events behind it, means inside and outside in the title."""
+    shown = [insight for insight in insights if insight.saliency_T is not None]
+    figure, axes = _panels(len(shown))
+    for axis, insight in zip(axes, shown, strict=True):
+        assert insight.saliency_T is not None
+        times = _times(insight)
+        _events(axis, insight)
+        axis.plot(times, insight.saliency_T.tolist(), color=_LINE, linewidth=1.4)
+        axis.set_ylabel("saliency $p_s$")
+        means = insight.contrast()
+        title = insight.video
+        if means:
+            title += f"   inside {means[0]:.3f}, outside {means[1]:.3f}"
+        axis.set_title(title, loc="left", fontsize=9)
+    return _save(figure, axes, path)
+
+
+def transition_sharpness(insights: Sequence[Insight], path: Path) -> Path:
+    """How much X and X' change from frame to frame."""
+    figure, axes = _panels(len(insights))
+    for axis, insight in zip(axes, insights, strict=True):
+        times = _times(insight)
+        _events(axis, insight)
+        axis.plot(times, insight.sharpness_T.tolist(), color=_OTHER, linewidth=1.2, label="X")
+        axis.plot(
+            times, insight.refined_sharpness_T.tolist(), color=_LINE, linewidth=1.2, label="X'"
+        )
+        axis.set_ylabel("change")
+        axis.set_title(insight.video, loc="left", fontsize=9)
+        axis.legend(loc="upper right", fontsize=8, frameon=False)
+    return _save(figure, axes, path)
+
+
+def anchors_over_time(insights: Sequence[Insight], path: Path) -> Path:
+    """Which anchor each frame is assigned to."""
+    shown = [insight for insight in insights if insight.anchor_T is not None]
+    figure, axes = _panels(len(shown), height=1.5)
+    for axis, insight in zip(axes, shown, strict=True):
+        assert insight.anchor_T is not None
+        _events(axis, insight)
+        axis.step(_times(insight), insight.anchor_T.tolist(), where="mid", color=_LINE)
+        axis.set_ylabel("anchor")
+        axis.set_yticks(range(int(insight.anchor_T.max()) + 1))
+        axis.tick_params(axis="y", labelsize=6)
+        axis.set_title(insight.video, loc="left", fontsize=9)
+    return _save(figure, axes, path)
+
+
+def segmentations(insight: Insight, path: Path) -> Path:
+    """The annotated events above what each way of cutting finds, with the caption it retrieves."""
+    methods = list(insight.segments)
+    figure, axes = _panels(len(methods) + 1, height=1.3)
+    spans = [(event.start, event.end, event.caption, True) for event in insight.events]
+    _strip(axes[0], spans, "annotated", _EVENT)
+    frames = len(insight.salient_T)
+    for axis, method in zip(axes[1:], methods, strict=True):
+        second = insight.duration / frames
+        spans = [
+            (
+                segment.first * second,
+                segment.stop * second,
+                segment.captions[0].caption if segment.captions else "",
+                segment.kept,
+            )
+            for segment in insight.segments[method]
+        ]
+        _strip(axis, spans, _NAMES[method], "#9db7d9")
+    return _save(figure, axes, path)
+
+
+def quality_against_captions(models: Mapping[str, Mapping[str, float]], path: Path) -> Path:
+    """Segment quality (x) against CIDEr and METEOR (y), a point per model."""
+    pyplot = _pyplot()
+    indicators = ("Recall@0.5", "Mean IoU", "Matched segments")
+    figure, axes = pyplot.subplots(2, 3, figsize=(10, 5.6), constrained_layout=True)
+    for row, metric in zip(axes, ("CIDEr", "METEOR"), strict=True):
+        for axis, indicator in zip(row, indicators, strict=True):
+            for name, values in models.items():
+                axis.scatter(values[indicator], 100 * values[metric], color=_LINE, s=22)
+                axis.annotate(
+                    name,
+                    (values[indicator], 100 * values[metric]),
+                    fontsize=7,
+                    xytext=(4, 3),
+                    textcoords="offset points",
+                )
+            axis.set_xlabel(indicator)
+            axis.set_ylabel(f"{metric} × 100")
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+    return path
+
+
+def plot_ablation(ablation: Ablation, results: Sequence[Result], path: Path) -> Path:
+    """CIDEr of a figure's points: a line (per group), or a coloured grid."""
+    pyplot = _pyplot()
+    figure, axis = pyplot.subplots(figsize=(5.4, 3.8), constrained_layout=True)
+    done = [result for result in results if result.metrics]
+    if ablation.kind == "grid":
+        columns = sorted({result.row.at[0] for result in done})
+        rows = sorted({result.row.at[1] for result in done})
+        values = [[float("nan")] * len(columns) for _ in rows]
+        for result in done:
+            place = rows.index(result.row.at[1]), columns.index(result.row.at[0])
+            mean = result.mean("CIDEr") or 0.0
+            values[place[0]][place[1]] = mean
+            axis.text(place[1], place[0], f"{mean:.2f}", ha="center", va="center", fontsize=9)
+        axis.imshow(values, cmap="YlGn", aspect="auto", origin="lower")
+        axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
+        axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
+        axis.set_ylabel(ablation.axes[1])
+    else:
+        lines: dict[tuple[float, ...], list[Result]] = {}
+        for result in done:
+            lines.setdefault(result.row.at[1:], []).append(result)
+        for group, members in lines.items():
+            label = f"{ablation.axes[1]} = {group[0]:g}" if group else None
+            axis.errorbar(
+                [member.row.at[0] for member in members],
+                [member.mean("CIDEr") for member in members],
+                yerr=[member.spread("CIDEr") or 0 for member in members],
+                marker="o",
+                capsize=3,
+                label=label,
+            )
+        if len(lines) > 1:
+            axis.legend(frameon=False, fontsize=8)
+        axis.set_ylabel("CIDEr × 100")
+    axis.set_xlabel(ablation.axes[0])
+    axis.set_title(ablation.title, loc="left", fontsize=10)
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+    return path
+
+
+def _panels(count: int, height: float = 1.8) -> tuple[Any, list[Any]]:
+    figure, axes = _pyplot().subplots(
+        max(count, 1), 1, figsize=(9, height * max(count, 1) + 0.6), squeeze=False,
+        constrained_layout=True,
+    )  # fmt: skip
+    return figure, list(axes[:count, 0])
+
+
+def _times(insight: Insight) -> list[float]:
+    frames = len(insight.salient_T)
+    return [(t + 0.5) * insight.duration / frames for t in range(frames)]
+
+
+def _events(axis: Any, insight: Insight) -> None:
+    for event in insight.events:
+        axis.axvspan(event.start, event.end, color=_EVENT, alpha=0.45, linewidth=0)
+    axis.set_xlim(0, insight.duration)
+
+
+def _strip(
+    axis: Any, spans: Sequence[tuple[float, float, str, bool]], name: str, colour: str
+) -> None:
+    for start, end, caption, kept in spans:
+        axis.axvspan(start, end, color=colour, alpha=0.9 if kept else 0.25, linewidth=0)
+        axis.axvline(start, color="white", linewidth=1)
+        if kept:
+            width = max(4, int((end - start) * 0.9))
+            text = caption if len(caption) <= width else caption[: width - 1] + "…"
+            axis.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=6)
+    axis.set_yticks([])
+    axis.set_title(name, loc="left", fontsize=9)
+    if spans:
+        axis.set_xlim(0, max(end for _, end, _, _ in spans))
+
+
+def _save(figure: Any, axes: Sequence[Any], path: Path) -> Path:
+    if axes:
+        axes[-1].set_xlabel("seconds")
+    figure.savefig(path, dpi=140)
+    _pyplot().close(figure)
+    return path

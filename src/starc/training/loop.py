@@ -1,0 +1,303 @@
+"""The training loop, readable from top to bottom, on one device or many.
+
+In: a recipe, videos to train and validate on, a datastore, a folder. Out: models in that folder.
+
+A step is a function of (weights, optimiser, seed, step): batches follow from seed and epoch, and
+dropout is seeded anew in each step. So a run that was killed and resumed repeats the losses of an
+undisturbed one to the last digit, and several processes share one global batch: each loss is
+weighted by its share of tokens (videos, frames), not averaged over processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, gather_object
+from torch import Tensor
+
+from starc.annotations import Annotated
+from starc.errors import ConfigError, StarcError
+from starc.model import checkpoint
+from starc.model.batch import Batch
+from starc.model.collate import Collator
+from starc.model.datastore import CaptionStore
+from starc.model.decoding import BeamSearch
+from starc.model.starc import Losses, STaRC
+from starc.model.t5 import PAD
+from starc.training import batches
+from starc.training.recipes import Recipe, TrainConfig
+from starc.training.run import Run
+from starc.training.validation import predict, validate
+from starc.training.videos import Videos
+
+Progress = Callable[[dict[str, Any]], None]
+"""Told about each step and each validation, in the main process."""
+_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a run works on."""
+
+    train: Videos
+    validation: Videos | None
+    store: CaptionStore | None
+    collate: Collator
+
+
+def train(
+    recipe: Recipe,
+    task: Task,
+    run: Run,
+    *,
+    model: STaRC | None = None,
+    progress: Progress = lambda line: None,
+    stop_after: int | None = None,
+) -> None:
+    """Train to the end of the last epoch, or to step `stop_after`; go on where `run` was left."""
+    torch.manual_seed(recipe.train.seed)
+    training = Training(recipe, task, run, model or STaRC(recipe.model), progress)
+    while training.step < training.steps:
+        training.epoch(stop_after)
+        if training.step == stop_after:
+            break
+
+
+class Training:
+    """A run under way: the weights, the optimiser and the step they have reached."""
+
+    def __init__(
+        self, recipe: Recipe, task: Task, run: Run, model: STaRC, progress: Progress
+    ) -> None:
+        self.recipe, self.task, self.run, self.progress = recipe, task, run, progress
+        self.config = recipe.train
+        self.accelerator = Accelerator(mixed_precision=_PRECISION[self.config.precision])
+        self._check_shares()
+        freeze(model, self.config.freeze)
+        self.step, self.best = 0, -math.inf
+        state = run.state()
+        if state is not None:
+            saved = checkpoint.load(run.folder / "last", device="cpu").model
+            model.load_state_dict(saved.state_dict())
+            self.step, self.best = state["step"], state["best"]
+        self.model, self.optimiser = self.accelerator.prepare(model, adam(model, self.config))
+        if state is not None:
+            self.optimiser.load_state_dict(state["optimiser"])
+            if self.accelerator.is_main_process:
+                run.forget_after(self.step)
+        self.per_epoch = batches.per_epoch(len(task.train), self.config)
+        self.steps = self.per_epoch * self.config.epochs
+
+    def epoch(self, stop_after: int | None) -> None:
+        """The rest of the epoch under way, then a save and a validation."""
+        number, first = divmod(self.step, self.per_epoch)
+        planned = batches.order(self.task.train.lengths(), self.config, number)[first:]
+        for parts in self._prefetched(planned, number):
+            line = self.optimise(parts)
+            self.step += 1
+            self._tell(line | {"step": self.step, "epoch": number + 1, "steps": self.steps})
+            if self.step % self.per_epoch == 0:
+                self._end_of_epoch(number + 1)
+            elif self.step == stop_after or (
+                self.config.save_every and self.step % self.config.save_every == 0
+            ):
+                self._save()
+            if self.step == stop_after:
+                return
+
+    def optimise(self, parts: Sequence[Batch]) -> dict[str, Any]:
+        """One optimiser step over this process's parts of the global batch; its losses."""
+        config, accelerator = self.config, self.accelerator
+        self.model.train()
+        if not config.late_schedule:
+            self._set_rate()
+        counts = torch.stack([_counts(part) for part in parts]).to(accelerator.device)
+        everywhere = accelerator.reduce(counts.sum(0), reduction="sum").clamp(min=1)
+        shares = counts * accelerator.num_processes / everywhere
+        seen: list[dict[str, Tensor]] = []
+        for n, (part, share) in enumerate(zip(parts, shares, strict=True)):
+            torch.manual_seed(self._seed(accelerator.process_index * len(parts) + n))
+            last = n == len(parts) - 1
+            with nullcontext() if last else accelerator.no_sync(self.model):
+                with accelerator.autocast():
+                    losses = self.model(part.to(accelerator.device), self.task.store)
+                named = weighted(losses, share, self.recipe)
+                self._require_finite(named["loss"], part)
+                accelerator.backward(named["loss"])
+            seen.append({name: value.detach() for name, value in named.items()})
+        norm = accelerator.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
+        used = self.optimiser.param_groups[0]["lr"]
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        accelerator.unwrap_model(self.model).t5.rescale_time_embeddings()
+        if config.late_schedule:
+            self._set_rate()
+        names = sorted(seen[0])
+        values = torch.stack([sum(part[name] for part in seen) for name in names])  # type: ignore[misc]
+        means = accelerator.reduce(values, reduction="mean").tolist()
+        return dict(zip(names, means, strict=True)) | {"rate": used, "norm": float(norm)}
+
+    def _end_of_epoch(self, number: int) -> None:
+        config, videos, accelerator = self.config, self.task.validation, self.accelerator
+        due = config.validate_every and (
+            number % config.validate_every == 0 or number == config.epochs
+        )
+        if videos is None or not due:
+            folder = self._save()
+            if folder is not None and self.best == -math.inf:
+                self.run.mark_best(folder)
+            return
+        found = predict(
+            accelerator.unwrap_model(self.model),
+            videos,
+            range(accelerator.process_index, len(videos), accelerator.num_processes),
+            self.task.collate,
+            self.task.store,
+            batch=config.batch,
+            search=BeamSearch(beams=config.beams, max_tokens=self.recipe.data.target_tokens),
+        )
+        everyone: dict[str, Annotated] = dict(gather_object(list(found.items())))
+        scored = [validate(everyone, videos) if accelerator.is_main_process else {}]
+        metrics = broadcast_object_list(scored)[0]
+        better = metrics[config.select] > self.best
+        self.best = max(self.best, metrics[config.select])
+        folder = self._save()
+        if folder is not None and better:
+            self.run.mark_best(folder)
+        self._tell({"step": self.step, "epoch": number, "validation": metrics})
+
+    def _save(self) -> Path | None:
+        """A step folder, written by the main process."""
+        self.accelerator.wait_for_everyone()
+        if not self.accelerator.is_main_process:
+            return None
+        plain = self.accelerator.unwrap_model(self.model)
+        task = self.task
+        return self.run.save(
+            self.step,
+            lambda folder: checkpoint.save(
+                folder, plain, tokenizer=task.collate.tokenizer, store=task.store
+            ),
+            {"step": self.step, "best": self.best, "optimiser": self.optimiser.state_dict()},
+        )
+
+    def _prefetched(self, planned: Sequence[Sequence[int]], epoch: int) -> Iterator[list[Batch]]:
+        """This process's parts of each global batch, read one batch ahead."""
+        accelerator, pieces = self.accelerator, self.config.accumulate
+        videos, collate = self.task.train, self.task.collate
+
+        def read(batch: Sequence[int]) -> list[Batch]:
+            mine = batch[accelerator.process_index :: accelerator.num_processes]
+            return [
+                collate([videos[index] for index in mine[n::pieces]], epoch=epoch)
+                for n in range(pieces)
+            ]
+
+        with ThreadPoolExecutor(max_workers=1) as reader:
+            coming = reader.submit(read, planned[0]) if planned else None
+            for following in [*planned[1:], None]:
+                assert coming is not None
+                parts = coming.result()
+                coming = reader.submit(read, following) if following else None
+                yield parts
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        if self.accelerator.is_main_process:
+            self.run.log(line)
+            self.progress(line)
+
+    def _set_rate(self) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate(self.step, self.steps, self.config)
+
+    def _seed(self, part: int) -> int:
+        return (self.config.seed * 1_000_003 + self.step) * 8191 + part
+
+    def _check_shares(self) -> None:
+        batch = min(self.config.batch, len(self.task.train))
+        shares = self.accelerator.num_processes * self.config.accumulate
+        if batch % shares:
+            raise ConfigError(
+                f"train.batch: {batch} videos cannot be shared evenly by "
+                f"{self.accelerator.num_processes} processes × {self.config.accumulate} parts"
+            )
+
+    def _require_finite(self, total: Tensor, part: Batch) -> None:
+        if not bool(total.isfinite()):
+            raise StarcError(
+                f"step {self.step + 1}: the loss is {float(total)} on the videos "
+                f"{', '.join(part.ids)}; the last checkpoint is kept: look at their features, or "
+                "lower train.learning_rate"
+            )
+
+
+def weighted(losses: Losses, share: Tensor, recipe: Recipe) -> dict[str, Tensor]:
+    """The losses of one part, and their total, each weighted by its share of the global batch.
+
+    The mean over processes of what comes out is the loss of the whole batch in one piece.
+    """
+    config = recipe.model.loss
+    weights = {
+        "caption": 1.0,
+        "denoising": config.denoising_weight,
+        "saliency": config.saliency_weight,
+        "repeated_saliency": config.denoising_weight * config.saliency_weight,
+        "anchors": config.anchor_weight,
+    }
+    named: dict[str, Tensor] = {}
+    total = losses.caption.new_zeros(())
+    for (name, weight), part in zip(weights.items(), share, strict=True):
+        value = getattr(losses, name)
+        if value is not None:
+            named[name] = value * part
+            total = total + weight * named[name]
+    return named | {"loss": total}
+
+
+def _counts(batch: Batch) -> Tensor:
+    """What each of `weighted`'s losses is a mean over: tokens, tokens, videos (twice), frames."""
+    highlighted = float(batch.wanted("salient_BT").bool().any(1).sum())
+    return torch.tensor(
+        [
+            float((batch.wanted("target_BL") != PAD).sum()),
+            float((batch.wanted("denoising_target_BL") != PAD).sum()),
+            highlighted,
+            highlighted,
+            float(batch.frame_mask_BT.sum()),
+        ]
+    )
+
+
+def rate(step: int, steps: int, config: TrainConfig) -> float:
+    """Learning rate of a step: linear warm-up over a share of all steps, then a cosine to 0."""
+    warm = round(steps * config.warmup)
+    if step < warm:
+        return config.learning_rate * (step if config.late_schedule else step + 1) / warm
+    done = (step - warm) / max(1, steps - warm)
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def adam(model: STaRC, config: TrainConfig) -> torch.optim.Adam:
+    """Adam without weight decay, in one fused kernel."""
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return torch.optim.Adam(learned, lr=config.learning_rate, fused=True)
+
+
+def freeze(model: STaRC, patterns: Sequence[str]) -> None:
+    """Let the parameters whose names match a pattern stay as they are."""
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(f"train.freeze: no parameter matches {pattern!r} (one is {names[0]})")
+    for name, parameter in model.named_parameters():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            parameter.requires_grad_(False)

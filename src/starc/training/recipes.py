@@ -1,0 +1,185 @@
+"""Whole trainings as Python presets: model, data and optimisation in one dataclass.
+
+A recipe is a function that returns a `Recipe`; a variant is `apply_overrides(recipe,
+["train.epochs=3", "model.transport.anchors=10"])`. The resolved recipe is written into the run's
+folder and read back when a run is resumed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from starc import config as model_config
+from starc import settings
+from starc.config import Config, LossConfig, T5Settings, TemporalConfig
+from starc.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """How files become tensors."""
+
+    frames: int = 100
+    """T: longer videos are thinned out evenly, shorter ones padded."""
+    speech_tokens: int = 1000
+    """Speech is cut here, its end id included."""
+    target_tokens: int = 256
+    """Events are cut here, their end id included."""
+    corruption: float = 0.25
+    """Share of speech tokens hidden for denoising."""
+    span: float = 5.0
+    """Mean length of a hidden span, in tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainConfig:
+    """Optimisation, validation, saving."""
+
+    epochs: int = 10
+    batch: int = 4
+    """Videos per optimiser step, over all processes and accumulated parts."""
+    accumulate: int = 1
+    """Parts a process's share of the batch is cut into: less memory, the same gradient."""
+    learning_rate: float = 1e-5
+    """Peak rate."""
+    warmup: float = 0.1
+    """Share of all steps with a linearly rising rate; then a cosine falls to 0."""
+    late_schedule: bool = False
+    """Set the rate after a step instead of before it, so that step 0 runs at the full rate and step
+    1 at 0 (published)."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 turns clipping off."""
+    freeze: tuple[str, ...] = ()
+    """Parameters that stay as they are, by glob: "t5.encoder.*"."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the arithmetic; weights stay in float32."""
+    group_by_length: bool = True
+    """Videos with equally long speech share a batch: less padding, the same gradient noise."""
+    seed: int = 0
+    save_every: int = 0
+    """Steps between two saves of the state besides those at the end of an epoch; 0: none."""
+    validate_every: int = 1
+    """Epochs between two validations; 0: none."""
+    beams: int = 4
+    """Of the decoding in validation."""
+    select: Literal["CIDEr", "METEOR", "soda_c", "F1", "Bleu_4"] = "CIDEr"
+    """The metric that chooses the best checkpoint."""
+    tensorboard: bool = False
+    """Also write TensorBoard events (pip install tensorboard)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """Everything that a run needs to know besides its files."""
+
+    model: Config = field(default_factory=model_config.paper)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+def youcook2() -> Recipe:
+    """The paper's second stage on YouCook2: λ 6, ten epochs at 1e-5, batch 4."""
+    return Recipe()
+
+
+def vitt() -> Recipe:
+    """The paper's second stage on ViTT: λ 2."""
+    loss = dataclasses.replace(Recipe().model.loss, saliency_weight=2.0)
+    return Recipe(model=dataclasses.replace(Recipe().model, loss=loss))
+
+
+def activitynet() -> Recipe:
+    """ActivityNet Captions. Not in the paper: the settings of YouCook2."""
+    return Recipe()
+
+
+def vid2seq() -> Recipe:
+    """The first stage, and the baseline: Vid2Seq at 3e-4. The paper gives no number of epochs."""
+    return Recipe(model=model_config.vid2seq(), train=TrainConfig(learning_rate=3e-4, epochs=40))
+
+
+def published() -> Recipe:
+    """The second stage as the authors' code runs it, once its first step does not stop it."""
+    return Recipe(model=model_config.published(), train=TrainConfig(late_schedule=True))
+
+
+def tiny() -> Recipe:
+    """A small model from scratch: minutes on a CPU."""
+    model = Config(
+        temporal=TemporalConfig(features=384, depth=2, heads=4, feed_forward=512),
+        t5=T5Settings(
+            width=128,
+            head_width=32,
+            feed_forward=512,
+            layers=2,
+            decoder_layers=2,
+            heads=4,
+            text_vocabulary=4100,
+        ),
+        loss=LossConfig(saliency_weight=2.0),
+    )
+    return Recipe(
+        model=model,
+        data=DataConfig(speech_tokens=256, target_tokens=192),
+        train=TrainConfig(epochs=4, batch=8, learning_rate=1e-3),
+    )
+
+
+RECIPES = {
+    recipe.__name__: recipe for recipe in (youcook2, vitt, activitynet, vid2seq, published, tiny)
+}
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of that name."""
+    if name not in RECIPES:
+        raise ConfigError(f"recipe {name!r}: unknown; {settings.offer(name, RECIPES)}")
+    return RECIPES[name]()
+
+
+def to_dict(whole: Recipe) -> dict[str, Any]:
+    """Plain dictionaries, ready for `json.dump`."""
+    return dataclasses.asdict(whole)
+
+
+def from_dict(data: Mapping[str, Any]) -> Recipe:
+    """The inverse of `to_dict`; strict."""
+    whole: Recipe = settings.build(Recipe, data, "recipe")
+    return _checked(whole)
+
+
+def apply_overrides(whole: Recipe, overrides: Sequence[str]) -> Recipe:
+    """The recipe with `key=value` settings applied from left to right."""
+    for override in overrides:
+        whole = settings.override(whole, override)
+    return _checked(whole)
+
+
+def _checked(whole: Recipe) -> Recipe:
+    model_config.check(whole.model)
+    train, data = whole.train, whole.data
+    for name, value, least in (
+        ("train.epochs", train.epochs, 1),
+        ("train.batch", train.batch, 1),
+        ("train.accumulate", train.accumulate, 1),
+        ("train.beams", train.beams, 1),
+        ("train.save_every", train.save_every, 0),
+        ("train.validate_every", train.validate_every, 0),
+        ("data.frames", data.frames, 1),
+        ("data.speech_tokens", data.speech_tokens, 1),
+        ("data.target_tokens", data.target_tokens, 2),
+        ("train.learning_rate", train.learning_rate, 0),
+        ("train.clip", train.clip, 0),
+    ):
+        if value < least:
+            raise ConfigError(f"{name}: must be at least {least} (found {value})")
+    if not 0 <= train.warmup < 1 or not 0 < data.corruption < 1 or data.span < 1:
+        raise ConfigError("train.warmup and data.corruption lie between 0 and 1, data.span from 1")
+    if train.batch % train.accumulate:
+        raise ConfigError(
+            f"train.accumulate: {train.accumulate} does not divide train.batch {train.batch}"
+        )
+    return whole

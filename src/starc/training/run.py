@@ -1,0 +1,145 @@
+"""The folder of a run: what was asked, what happened, and the models it left.
+
+    recipe.json  manifest.json     what was asked, of which files, with which versions
+    metrics.jsonl                  a line per step and per validation
+    step-000120/                   a whole model folder, with training.pt to go on from
+    last, best                     links to such folders, moved in one step
+
+A step folder is complete before a link points to it, so a run can be killed at any moment and
+resumed. One process at a time: the folder is locked.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from starc.atomic import replacing
+from starc.errors import CheckpointError, ConfigError
+
+RECIPE, MANIFEST, METRICS, STATE = "recipe.json", "manifest.json", "metrics.jsonl", "training.pt"
+
+
+class Run:
+    """One run's folder, held by one process."""
+
+    def __init__(self, folder: Path, *, resume: bool) -> None:
+        self.folder = Path(folder)
+        if resume and not (self.folder / RECIPE).is_file():
+            raise ConfigError(f"{self.folder}: nothing to resume (no {RECIPE}); leave --resume out")
+        if not resume and (self.folder / RECIPE).exists():
+            raise ConfigError(
+                f"{self.folder}: holds a run already; --resume goes on with it, or choose another"
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.folder / "lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ConfigError(
+                f"{self.folder}: another process is training here; wait for it or choose another"
+            ) from None
+        self._metrics: IO[str] | None = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._metrics:
+            self._metrics.close()
+        self._lock.close()
+
+    def write(self, name: str, value: Any) -> None:
+        """A JSON file of the run, whole or not at all."""
+        with replacing(self.folder / name) as file:
+            json.dump(value, file, indent=1)
+            file.write("\n")
+
+    def read(self, name: str) -> Any:
+        """A JSON file of the run."""
+        path = self.folder / name
+        try:
+            return json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: cannot be read ({error}); start a new run") from None
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Append a line to metrics.jsonl."""
+        if self._metrics is None:
+            self._metrics = (self.folder / METRICS).open("a")
+        self._metrics.write(json.dumps(line) + "\n")
+        self._metrics.flush()
+
+    def forget_after(self, step: int) -> None:
+        """Drop the lines of steps that will be run again."""
+        path = self.folder / METRICS
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text().splitlines(keepends=True):
+            with suppress(ValueError):  # the last line may be half written
+                if json.loads(line)["step"] <= step:
+                    kept.append(line)
+        with replacing(path) as file:
+            file.writelines(kept)
+
+    def save(self, step: int, write: Callable[[Path], None], state: Mapping[str, Any]) -> Path:
+        """A step folder: `write` makes the model folder, `state` is what training goes on from."""
+        target = self.folder / f"step-{step:06d}"
+        if not target.exists():
+            half = self.folder / f".half-{step:06d}"
+            shutil.rmtree(half, ignore_errors=True)
+            try:
+                write(half)
+                torch.save(dict(state), half / STATE)
+                os.replace(half, target)
+            except OSError as error:
+                shutil.rmtree(half, ignore_errors=True)
+                last = self.linked("last")
+                kept = f"; {last} is still whole" if last else ""
+                raise CheckpointError(f"{target}: cannot be saved ({error}){kept}") from None
+        self._link("last", target)
+        return target
+
+    def mark_best(self, folder: Path) -> None:
+        """Let `best` point to a step folder."""
+        self._link("best", folder)
+
+    def linked(self, name: str) -> Path | None:
+        """The step folder that `last` or `best` points to."""
+        link = self.folder / name
+        return self.folder / os.readlink(link) if link.is_symlink() else None
+
+    def state(self) -> dict[str, Any] | None:
+        """What the last save left to go on from."""
+        folder = self.linked("last")
+        if folder is None:
+            return None
+        try:
+            found: dict[str, Any] = torch.load(folder / STATE, weights_only=True)
+        except Exception as error:
+            raise CheckpointError(f"{folder / STATE}: cannot be read ({error})") from None
+        return found
+
+    def _link(self, name: str, target: Path) -> None:
+        fresh = self.folder / f".{name}.part"
+        fresh.unlink(missing_ok=True)
+        os.symlink(target.name, fresh)
+        os.replace(fresh, self.folder / name)
+        wanted = {self.linked("last"), self.linked("best")}
+        for old in self.folder.glob("step-*"):
+            if old not in wanted:
+                shutil.rmtree(old, ignore_errors=True)
