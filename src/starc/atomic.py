@@ -21,7 +21,7 @@ def replacing(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     path = Path(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
-        with os.fdopen(handle, "wb" if binary else "w", **({} if binary else _TEXT)) as file:
+        with _open(handle, binary) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -33,7 +33,10 @@ def replacing(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]]:
         raise
 
 
-_TEXT: dict[str, str] = {"encoding": "utf-8", "newline": ""}
+def _open(handle: int, binary: bool) -> IO[Any]:
+    if binary:
+        return os.fdopen(handle, "wb")
+    return os.fdopen(handle, "w", encoding="utf-8", newline="")
 
 
 def _umask() -> int:
