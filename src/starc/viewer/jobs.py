@@ -1,0 +1,263 @@
+"""Captioning asked for from the page: uploads, a queue, progress and cancelling.
+
+A job is a video in one of our folders. Each worker takes one job at a time; the captioning itself
+is a function that is handed in. It reports `progress(stage, fraction)`, which raises `Cancelled`
+once somebody has cancelled, so a function that only reports can be stopped as well.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio.to_thread
+
+from starc.atomic import replacing
+from starc.errors import StarcError, VideoError
+from starc.types import Captioned
+from starc.viewer.security import sniff
+from starc.viewer.thumbnails import probe
+
+log = logging.getLogger("starc")
+
+Progress = Callable[[str, float], None]
+Caption = Callable[[Path, Progress, Callable[[], bool]], Captioned]
+"""caption(path, progress, cancelled) -> Captioned"""
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+REMEMBERED = 50
+SPARE_DISK = 256 << 20
+
+
+class Cancelled(Exception):
+    """Raised inside a captioning function by its own `progress`."""
+
+
+class QueueFull(StarcError):
+    """Too many jobs are waiting."""
+
+
+class UploadRefused(StarcError):
+    """What arrived is too large or not a video; `status` is the HTTP status that says so."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+@dataclass(slots=True)
+class Job:
+    """One video to caption."""
+
+    id: str
+    title: str
+    path: Path
+    uploaded: bool
+    state: State = "queued"
+    stages: dict[str, float] = field(default_factory=dict)
+    """Stage -> fraction done, in the order they began."""
+    error: str | None = None
+    result: Path | None = None
+    cancel: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def active(self) -> bool:
+        return self.state in ("queued", "running")
+
+    def as_row(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "title": self.title,
+            "state": self.state,
+            "cancelling": self.active and self.cancel.is_set(),
+            "stages": [{"name": name, "done": done} for name, done in self.stages.items()],
+            "error": self.error,
+        }
+
+
+class JobQueue:
+    """Runs jobs in the order they came; `workers` threads, started with the first job."""
+
+    def __init__(self, caption: Caption, *, workers: int = 1, waiting: int = 20) -> None:
+        self._caption = caption
+        self._waiting = waiting
+        self._workers = workers
+        self._threads: list[threading.Thread] = []
+        self._jobs: dict[str, Job] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self.turn = 0
+        """Grows with every change; whoever watches compares it."""
+
+    def submit(self, path: Path, *, title: str, uploaded: bool) -> Job:
+        """Put a video at the end of the queue."""
+        with self._changed:
+            if any(job.active and job.path == path for job in self._jobs.values()):
+                raise QueueFull(f"{title}: is being captioned already; wait for it")
+            if sum(job.state == "queued" for job in self._jobs.values()) >= self._waiting:
+                raise QueueFull(f"{self._waiting} videos are waiting already; try again later")
+            job = Job(secrets.token_hex(8), title, path, uploaded)
+            self._jobs[job.id] = job
+            finished = [old for old in self._jobs.values() if not old.active]
+            for old in finished[: max(0, len(self._jobs) - REMEMBERED)]:
+                del self._jobs[old.id]
+            while len(self._threads) < self._workers:
+                thread = threading.Thread(target=self._work, name="starc-caption", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._touch()
+        return job
+
+    def find(self, id: str) -> Job | None:
+        return self._jobs.get(id)
+
+    def cancel(self, job: Job) -> None:
+        """A waiting job is gone at once, a running one at its next report."""
+        with self._changed:
+            job.cancel.set()
+            if job.state == "queued":
+                self._finish(job, "cancelled")
+            self._touch()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All jobs that are remembered, oldest first."""
+        with self._changed:
+            return [job.as_row() for job in self._jobs.values()]
+
+    def close(self) -> None:
+        """Cancel everything and let the workers go."""
+        with self._changed:
+            self._closed = True
+            for job in self._jobs.values():
+                job.cancel.set()
+            self._touch()
+        for thread in self._threads:
+            thread.join(timeout=2)
+
+    @property
+    def busy(self) -> bool:
+        return not self._closed and any(job.active for job in list(self._jobs.values()))
+
+    def _touch(self) -> None:
+        self.turn += 1
+        self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and (job := self._next()) is None:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                assert job is not None
+                job.state = "running"
+                self._touch()
+            self._run(job)
+
+    def _next(self) -> Job | None:
+        return next((job for job in self._jobs.values() if job.state == "queued"), None)
+
+    def _run(self, job: Job) -> None:
+        def progress(stage: str, fraction: float) -> None:
+            if job.cancel.is_set():
+                raise Cancelled
+            with self._changed:
+                job.stages[str(stage)] = min(1.0, max(0.0, float(fraction)))
+                self._touch()
+
+        state: State = "failed"
+        try:
+            captioned = self._caption(job.path, progress, job.cancel.is_set)
+            if job.cancel.is_set():
+                raise Cancelled
+            job.result = write_result(job, captioned)
+            state = "done"
+        except Cancelled:
+            state = "cancelled"
+        except StarcError as error:
+            job.error = str(error)
+        except Exception as error:
+            if not job.cancel.is_set():
+                log.exception("%s: captioning failed", job.path)
+            job.error = f"captioning failed ({type(error).__name__}: {error})"
+        if job.cancel.is_set() and state == "failed":  # stopped in the function's own way
+            state, job.error = "cancelled", None
+        with self._changed:
+            self._finish(job, state)
+            self._touch()
+
+    def _finish(self, job: Job, state: State) -> None:
+        job.state = state
+        if state == "cancelled" and job.uploaded:
+            with suppress(OSError):
+                job.path.unlink()
+
+
+def write_result(job: Job, captioned: Captioned) -> Path:
+    """The record of a finished job, beside its video; an upload keeps its title in it."""
+    provenance = dict(captioned.provenance)
+    if job.uploaded:
+        provenance["title"] = job.title
+    captioned = replace(captioned, video=job.path.name, provenance=provenance)
+    path = job.path.with_suffix(".json")
+    with replacing(path) as file:
+        json.dump(captioned.to_json(), file)
+    return path
+
+
+async def receive_upload(
+    chunks: AsyncIterator[bytes], folder: Path, *, limit: int, announced: int | None
+) -> Path:
+    """Stream a video into `folder` under a name of our own making.
+
+    The first bytes decide whether it is a video and what its ending is; PyAV has the last word.
+    Whatever is refused, or breaks off, leaves nothing behind.
+    """
+    if announced is not None and announced > limit:
+        raise UploadRefused(413, f"the video is larger than {limit >> 20} MB")
+    if shutil.disk_usage(folder).free < (announced or 0) + SPARE_DISK:
+        raise UploadRefused(507, "the disk is full; make room and try again")
+    name = f"upload-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+    part = folder / f".{name}.part"
+    try:
+        with part.open("xb") as file:
+            kind = await _store(chunks, file.write, limit)
+        await anyio.to_thread.run_sync(probe, part)
+        path = folder / (name + kind)
+        part.rename(path)
+    except VideoError:
+        raise UploadRefused(415, "this file cannot be read as a video") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+async def _store(chunks: AsyncIterator[bytes], write: Callable[[bytes], Any], limit: int) -> str:
+    """Write what arrives; the file ending that its first bytes call for.
+
+    The rest of a refused file is read and dropped: a browser that is cut off while it still sends
+    shows a network error instead of our words.
+    """
+    head, size, kind = b"", 0, None
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > limit:
+            raise UploadRefused(413, f"the video is larger than {limit >> 20} MB")
+        if len(head) < 64:
+            head += chunk
+            if len(head) < 64:
+                continue
+            chunk, kind = head, sniff(head)
+        if kind is not None:
+            await anyio.to_thread.run_sync(write, chunk)
+    if kind is None:
+        raise UploadRefused(415, "this is not a video; mp4, mov, mkv, webm and avi are accepted")
+    return kind[0]

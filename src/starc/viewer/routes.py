@@ -1,0 +1,368 @@
+"""What the page can ask for. Each method of `Viewer` is one request; `ROUTES` is the list of them.
+
+A video is named by the id the library gave it, a job by the id the queue gave it, a file of the
+page by its entry in `STATIC`: no request can name a path. Answers are JSON with `message` where
+something is wrong; captions leave here as plain text and are never put together with markup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import HTTPException, Query, Request, Response
+from fastapi import Path as InPath
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import ClientDisconnect
+
+from starc.errors import StarcError, VideoError
+from starc.types import Captioned, Event
+from starc.viewer import edits
+from starc.viewer.beside import OtherSystem, Reference
+from starc.viewer.jobs import Job, JobQueue, receive_upload
+from starc.viewer.library import (
+    Item,
+    Library,
+    as_row,
+    best_moment,
+    read_item,
+    version_path,
+    versions_in,
+)
+from starc.viewer.search import search, words_of
+from starc.viewer.security import confine, display_name, download_name, sniff_file
+from starc.viewer.thumbnails import thumbnail
+
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+STATIC = {
+    file.name: (file.read_bytes(), MEDIA_TYPES[file.suffix])
+    for file in sorted((Path(__file__).parent / "static").iterdir())
+    if file.suffix in MEDIA_TYPES
+}
+
+VideoId = Annotated[str, InPath(pattern="^[0-9a-f]{16}$")]
+JobId = Annotated[str, InPath(pattern="^[0-9a-f]{16}$")]
+Version = Annotated[int | None, Query(ge=0, le=99_999_999)]
+
+
+class SafeJson(JSONResponse):
+    """ASCII only: a file name with broken bytes, or half a surrogate pair, still gets through."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+
+
+class EventIn(BaseModel):
+    """An event as the page sends it."""
+
+    model_config = ConfigDict(extra="forbid")
+    start: float
+    end: float
+    caption: str
+
+
+class SaveIn(BaseModel):
+    """All events of a video, and the newest version that the editor has seen."""
+
+    model_config = ConfigDict(extra="forbid")
+    seen: int = Field(ge=0, le=99_999_999)
+    events: list[EventIn] = Field(max_length=edits.MOST_EVENTS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Viewer:
+    """The parts that answer requests."""
+
+    library: Library
+    reference: Reference | None
+    other: OtherSystem | None
+    queue: JobQueue | None
+    uploads: Path | None
+    """Folder that takes uploaded videos; None if there is none, or no one to caption them."""
+    upload_limit: int
+    export: edits.Export | None
+    formats: Mapping[str, str]
+    """Name -> ending of the files that `export` makes."""
+
+    # The library
+
+    def open_library(self) -> Response:
+        """Every video with its counts, and what this server can do."""
+        items = self.library.refresh()
+        return SafeJson(
+            {
+                "videos": [as_row(item) for item in items],
+                "links_out": self.library.links_out,
+                "can_caption": self.queue is not None,
+                "can_upload": self.uploads is not None,
+                "upload_limit": self.upload_limit,
+            }
+        )
+
+    def find_moments(
+        self,
+        q: Annotated[str, Query(max_length=200)] = "",
+        limit: Annotated[int, Query(ge=1, le=200)] = 60,
+    ) -> Response:
+        """Captions and speech that answer a question, best first."""
+        hits, total = search(self.library.items(), q, limit=limit)
+        moments = [
+            {
+                "id": hit.item.id,
+                "title": hit.item.summary.title,
+                "video": hit.item.video is not None,
+                "start": hit.passage.start,
+                "end": hit.passage.end,
+                "text": hit.passage.text,
+                "spoken": hit.passage.spoken,
+            }
+            for hit in hits
+        ]
+        return SafeJson({"total": total, "words": words_of(q), "moments": moments})
+
+    def export_training(self) -> Response:
+        """Annotations of every corrected video, as JSON Lines for `starc train`."""
+        lines = []
+        for item in self.library.refresh():
+            if item.versions and (captioned := read_item(item)) is not None:
+                lines.append(edits.training_line(captioned))
+        name = download_name("corrected", "jsonl")
+        return _attachment("".join(lines).encode(), "application/jsonl", name)
+
+    # One video
+
+    def open_video(self, id: VideoId, version: Version = None) -> Response:
+        """A version of a video's record, with all that stands beside it."""
+        item = self._item(id)
+        captioned = edits.draft(item, version)
+        if captioned is None:
+            raise HTTPException(404, "there is no such version")
+        return SafeJson(
+            {
+                **as_row(item),
+                "version": version if version is not None else max(item.versions, default=0),
+                "newest": max(item.versions, default=0),
+                "saved": [_saved(item, number) for number in item.versions],
+                "can_caption": self.queue is not None and not as_row(item)["captioned"],
+                "formats": ["training", "json", *self.formats],
+                "record": captioned.to_json(),
+                "reference": self._reference(item),
+                "other": self._other(item),
+            }
+        )
+
+    def stream_video(self, id: VideoId) -> Response:
+        """The video itself; answers Range requests in small pieces."""
+        path = self._video(self._item(id))
+        kind = sniff_file(path)
+        if kind is None:
+            raise HTTPException(415, "this file is not a video that a browser knows")
+        return FileResponse(path, media_type=kind[1], headers={"Cache-Control": "no-cache"})
+
+    def show_thumbnail(
+        self, id: VideoId, t: Annotated[int | None, Query(ge=0, le=1_000_000)] = None
+    ) -> Response:
+        """A small picture of second `t`, or of the most salient moment."""
+        item = self._item(id)
+        try:
+            picture = thumbnail(self._video(item), best_moment(item) if t is None else float(t))
+        except (VideoError, OSError) as error:
+            raise HTTPException(404, "no picture can be made of this video") from error
+        headers = {"Cache-Control": "private, max-age=600"}
+        return Response(picture, media_type="image/jpeg", headers=headers)
+
+    def save_version(self, id: VideoId, body: SaveIn) -> Response:
+        """Keep corrected events as a new version."""
+        item = self._item(id)
+        events = [(event.start, event.end, event.caption) for event in body.events]
+        try:
+            version = edits.save(item, events, seen=body.seen)
+        except OSError as error:
+            raise HTTPException(507, f"cannot be saved there ({error.strerror})") from error
+        self.library.refresh()
+        return SafeJson({"version": version}, status_code=201)
+
+    def export_video(
+        self, id: VideoId, format: Annotated[str, InPath(max_length=40)], version: Version = None
+    ) -> Response:
+        """A version in one of the formats offered."""
+        if format not in ("training", "json", *self.formats):
+            raise HTTPException(404, "there is no such format")
+        item = self._item(id)
+        captioned = edits.draft(item, version)
+        if captioned is None:
+            raise HTTPException(404, "there is no such version")
+        content, media_type = edits.exported(captioned, format, self.export)
+        ending = {"training": "jsonl", "json": "json", **self.formats}[format]
+        return _attachment(content, media_type, download_name(item.summary.title, ending))
+
+    # Captioning
+
+    def caption_video(self, id: VideoId) -> Response:
+        """Queue a video of the library that nobody has captioned."""
+        item = self._item(id)
+        queue = self._queue()
+        if as_row(item)["captioned"]:
+            raise HTTPException(409, "this video has captions already")
+        job = queue.submit(self._video(item), title=item.summary.title, uploaded=False)
+        return SafeJson(self._row(job.as_row(), job), status_code=202)
+
+    async def upload(
+        self, request: Request, name: Annotated[str, Query(max_length=500)] = ""
+    ) -> Response:
+        """Take a video as the raw body of the request, and queue it. `name` is only shown."""
+        queue = self._queue()
+        if self.uploads is None:
+            raise HTTPException(404, "this page was opened for files, not for a folder")
+        length = request.headers.get("content-length", "")
+        announced = int(length) if length.isdecimal() and len(length) < 19 else None
+        try:
+            path = await receive_upload(
+                request.stream(), self.uploads, limit=self.upload_limit, announced=announced
+            )
+        except ClientDisconnect:
+            raise HTTPException(400, "the upload broke off") from None
+        except OSError as error:
+            raise HTTPException(507, f"cannot be stored ({error.strerror})") from error
+        title = display_name(name).rsplit(".", 1)[0] or "untitled"
+        try:
+            job = queue.submit(path, title=title, uploaded=True)
+        except StarcError:
+            path.unlink(missing_ok=True)
+            raise
+        return SafeJson(self._row(job.as_row(), job), status_code=202)
+
+    def list_jobs(self) -> Response:
+        """All jobs, oldest first."""
+        return SafeJson({"jobs": self._job_rows()})
+
+    def cancel_job(self, job: JobId) -> Response:
+        """Stop a job; an upload that was waiting for it goes too."""
+        found = self._queue().find(job)
+        if found is None:
+            raise HTTPException(404, "there is no such job")
+        self._queue().cancel(found)
+        return SafeJson(self._row(found.as_row(), found))
+
+    async def watch_jobs(self) -> Response:
+        """Server-sent events: all jobs after every change, until none is active."""
+        return StreamingResponse(self._job_events(), media_type="text/event-stream")
+
+    async def _job_events(self) -> AsyncIterator[str]:
+        seen, busy = -1, True
+        while busy:
+            queue = self._queue()
+            # Read before the rows: a change in between is then sent twice, not lost.
+            turn, busy = queue.turn, queue.busy
+            if turn != seen or not busy:
+                rows = await asyncio.to_thread(self._job_rows)
+                yield f"data: {json.dumps({'jobs': rows, 'idle': not busy})}\n\n"
+                seen = turn
+            await asyncio.sleep(0.15)
+
+    # Helpers
+
+    def _item(self, id: str) -> Item:
+        item = self.library.find(id)
+        if item is None:
+            raise HTTPException(404, "there is no such video")
+        # Another window or process may have saved since the library was last opened.
+        return replace(item, versions=versions_in(item.edits))
+
+    def _video(self, item: Item) -> Path:
+        path = confine(item.folder, item.video) if item.video else None
+        if path is None:
+            raise HTTPException(404, "the video file is not there")
+        return path
+
+    def _queue(self) -> JobQueue:
+        if self.queue is None:
+            raise HTTPException(404, "this page was opened without a model, so it cannot caption")
+        return self.queue
+
+    def _job_rows(self) -> list[dict[str, Any]]:
+        if self.queue is None:
+            return []
+        return [self._row(row, self.queue.find(row["id"])) for row in self.queue.rows()]
+
+    def _row(self, row: dict[str, Any], job: Job | None) -> dict[str, Any]:
+        """A job with the id of the video it made."""
+        made = job.result if job else None
+        items = self.library.items() if made else []
+        if made and not any(item.record == made for item in items):
+            items = self.library.refresh()
+        return {**row, "video": next((item.id for item in items if item.record == made), None)}
+
+    def _reference(self, item: Item) -> dict[str, Any] | None:
+        events = self.reference.events(item.names) if self.reference else None
+        if self.reference is None or events is None:
+            return None
+        return {"name": self.reference.name, "events": _events(events)}
+
+    def _other(self, item: Item) -> dict[str, Any] | None:
+        captioned: Captioned | None = self.other.captioned(item.names) if self.other else None
+        if self.other is None or captioned is None:
+            return None
+        return {"name": self.other.name, "record": captioned.to_json()}
+
+
+def _events(events: Sequence[Event]) -> list[dict[str, Any]]:
+    return [{"start": one.start, "end": one.end, "caption": one.caption} for one in events]
+
+
+def _saved(item: Item, version: int) -> dict[str, Any]:
+    try:
+        seconds = version_path(item.edits, version).stat().st_mtime
+    except OSError:
+        seconds = 0.0
+    return {"version": version, "saved": seconds}
+
+
+def _attachment(content: bytes, media_type: str, name: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, media_type=media_type, headers=headers)
+
+
+def page(name: str) -> Callable[[], Response]:
+    """A request that shows one of our pages."""
+
+    def show() -> Response:
+        return static_file(name)
+
+    return show
+
+
+def static_file(name: Annotated[str, InPath(max_length=80)]) -> Response:
+    """A file of the page, from the fixed list that was read when the server started."""
+    if name not in STATIC:
+        raise HTTPException(404, "there is no such file")
+    content, media_type = STATIC[name]
+    return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
+
+
+ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
+    ("GET", "/api/library", Viewer.open_library),
+    ("GET", "/api/search", Viewer.find_moments),
+    ("GET", "/api/export/training", Viewer.export_training),
+    ("GET", "/api/videos/{id}", Viewer.open_video),
+    ("GET", "/api/videos/{id}/media", Viewer.stream_video),
+    ("HEAD", "/api/videos/{id}/media", Viewer.stream_video),
+    ("GET", "/api/videos/{id}/thumbnail", Viewer.show_thumbnail),
+    ("POST", "/api/videos/{id}/versions", Viewer.save_version),
+    ("GET", "/api/videos/{id}/export/{format}", Viewer.export_video),
+    ("POST", "/api/videos/{id}/caption", Viewer.caption_video),
+    ("POST", "/api/uploads", Viewer.upload),
+    ("GET", "/api/jobs", Viewer.list_jobs),
+    ("GET", "/api/jobs/events", Viewer.watch_jobs),
+    ("DELETE", "/api/jobs/{job}", Viewer.cancel_job),
+)

@@ -1,0 +1,232 @@
+"""The web server: `create_app` puts the parts together, `serve` runs them until Ctrl-C.
+
+It listens on this machine only, unless told otherwise; then nobody gets in without a token. The
+captioning function, the other export formats, the reference and the second system are handed in:
+the viewer knows nothing of the model.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import webbrowser
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from starc.errors import ConfigError, StarcError
+from starc.viewer.beside import OtherSystem, Reference
+from starc.viewer.edits import EditConflict, EditRefused, Export
+from starc.viewer.jobs import Caption, JobQueue, QueueFull, UploadRefused
+from starc.viewer.library import Library
+from starc.viewer.routes import ROUTES, SafeJson, Viewer, page, static_file
+from starc.viewer.security import Guard, is_loopback
+
+__all__ = ["Limits", "create_app", "serve"]
+
+log = logging.getLogger("starc")
+SHORTEST_TOKEN = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """How much a page may ask of the machine."""
+
+    upload: int = 4 << 30
+    """Bytes of one uploaded video."""
+    body: int = 4 << 20
+    """Bytes of any other request."""
+    waiting: int = 20
+    """Videos in the queue."""
+    workers: int = 1
+    """Videos captioned at the same time."""
+
+
+def create_app(
+    folders: Sequence[Path],
+    *,
+    caption: Caption | None = None,
+    export: Export | None = None,
+    formats: Mapping[str, str] | None = None,
+    reference: Path | None = None,
+    compare: Path | None = None,
+    token: str | None = None,
+    hosts: Iterable[str] = (),
+    limits: Limits | None = None,
+) -> FastAPI:
+    """The application for some folders (or single files).
+
+    `caption(path, progress, cancelled)` makes the page caption what is dropped on it;
+    `export(captioned, format)` adds `formats` (name -> file ending) to the two that are built in;
+    `hosts` are the names besides addresses and `localhost` that the server answers to.
+    """
+    limits = limits or Limits()
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise ConfigError(
+            f"token: {len(token)} characters can be guessed; give at least {SHORTEST_TOKEN}"
+        )
+    if formats and export is None:
+        raise ValueError(f"formats without export: {formats = }")
+    library = Library([Path(folder) for folder in folders])
+    queue = caption and JobQueue(caption, workers=limits.workers, waiting=limits.waiting)
+    uploads = next((root for root in library.roots if root.is_dir()), None) if queue else None
+    viewer = Viewer(
+        library=library,
+        reference=Reference(reference) if reference else None,
+        other=OtherSystem(compare) if compare else None,
+        queue=queue,
+        uploads=uploads,
+        upload_limit=limits.upload,
+        export=export,
+        formats=dict(formats or {}),
+    )
+    app = _application(viewer)
+    app.add_middleware(
+        Guard, token=token, hosts=hosts, body_limit=limits.body, unlimited={"/api/uploads"}
+    )
+    return app
+
+
+def _application(viewer: Viewer) -> FastAPI:
+    """Routes, errors and the end of the queue; FastAPI's own pages load scripts from elsewhere."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        if viewer.queue is not None:
+            viewer.queue.close()
+
+    app = FastAPI(
+        title="starc viewer",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        default_response_class=SafeJson,
+    )
+    app.state.viewer = viewer
+    for method, path, function in ROUTES:
+        app.add_api_route(
+            path,
+            getattr(viewer, function.__name__),
+            methods=[method],
+            response_class=Response,
+            include_in_schema=method != "HEAD" and path != "/api/jobs/events",
+        )
+    app.add_api_route("/static/{name}", static_file, response_class=Response)
+    for path, name in (("/", "index.html"), ("/watch/{id}", "watch.html")):
+        app.add_api_route(path, page(name), response_class=Response, include_in_schema=False)
+    app.add_exception_handler(StarcError, _on_starc_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    return app
+
+
+def _on_starc_error(_: Request, error: Exception) -> Response:
+    content: dict[str, object] = {"message": str(error)}
+    status = 422
+    if isinstance(error, EditRefused):
+        content["problems"] = error.problems
+    elif isinstance(error, EditConflict):
+        status, content["newest"] = 409, error.newest
+    elif isinstance(error, QueueFull):
+        status = 429
+    elif isinstance(error, UploadRefused):
+        status = error.status
+    return SafeJson(content, status_code=status)
+
+
+def _on_http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return SafeJson({"message": error.detail}, status_code=error.status_code, headers=error.headers)
+
+
+def _on_validation_error(_: Request, error: Exception) -> Response:
+    """Where and what, but not the input: it may hold NaN or half a character."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0] if error.errors() else {"loc": (), "msg": "cannot be read"}
+    where = ".".join(str(part) for part in first["loc"])
+    return SafeJson({"message": f"{where}: {first['msg']}"[:500]}, status_code=422)
+
+
+def serve(
+    folders: Sequence[Path],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8350,
+    token: str | None = None,
+    announce: Callable[[str], None] = log.info,
+    open_browser: bool = False,
+    caption: Caption | None = None,
+    export: Export | None = None,
+    formats: Mapping[str, str] | None = None,
+    reference: Path | None = None,
+    compare: Path | None = None,
+    limits: Limits | None = None,
+) -> None:
+    """Serve until interrupted; `announce` is told the address (port 0 takes any free port).
+
+    Beyond this machine there is always a token: one is made up where none was given.
+    """
+    if not is_loopback(host) and token is None:
+        token = secrets.token_urlsafe(24)
+    names = {host, socket.gethostname()} - {"0.0.0.0", "::", ""}
+    app = create_app(
+        folders,
+        caption=caption,
+        export=export,
+        formats=formats,
+        reference=reference,
+        compare=compare,
+        token=token,
+        hosts=names,
+        limits=limits,
+    )
+    listener = _listen(host, port)
+    place = _place(host, listener.getsockname()[1]) + _first_page(app.state.viewer.library)
+    address = place + (f"?token={quote(token, safe='')}" if token else "")
+    announce(address)
+    if open_browser:
+        webbrowser.open(address)
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)  # before the address is told: whoever is quick waits, not fails
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ConfigError(f"{host}:{port}: cannot listen there ({error}); try --port 0") from None
+    return listener
+
+
+def _place(host: str, port: int) -> str:
+    """An address that people can open; "everywhere" becomes this machine's name."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _first_page(library: Library) -> str:
+    """A single file opens on its own page."""
+    items = library.refresh()
+    one = len(items) == 1 and not any(root.is_dir() for root in library.roots)
+    return f"/watch/{items[0].id}" if one else "/"

@@ -1,0 +1,93 @@
+// Small tools for both pages. Text reaches the page only as text nodes: nothing here parses markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+const ICONS = {
+  play: "M8 5.5v13l11-6.5z",
+  pause: "M7 5h4v14H7zM13 5h4v14h-4z",
+  sound: "M4 9.5v5h3.5L12 19V5L7.5 9.5zM15 8.5a5 5 0 0 1 0 7M17.5 6a8.5 8.5 0 0 1 0 12",
+  mute: "M4 9.5v5h3.5L12 19V5L7.5 9.5zM16 9.5l5 5M21 9.5l-5 5",
+  full: "M4 9V4h5M15 4h5v5M20 15v5h-5M9 20H4v-5",
+  caption: "M4 6h16v12H4zM7.5 14.5h9M7.5 11h5",
+  speech: "M5 5h14v10h-7l-4.5 4v-4H5z",
+  check: "M5 12.5l4.5 4.5L19 7.5",
+  close: "M6 6l12 12M18 6L6 18",
+  film: "M4 5h16v14H4zM8 5v14M16 5v14M4 9.5h4M4 14.5h4M16 9.5h4M16 14.5h4",
+};
+const FILLED = new Set(["play", "pause"]);
+
+/** An element. `on` holds listeners, `data` the dataset; other keys are attributes. */
+export function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "on") for (const [kind, f] of Object.entries(value)) node.addEventListener(kind, f);
+    else if (name === "data") Object.assign(node.dataset, value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+export function icon(name) {
+  const svg = document.createElementNS(SVG, "svg");
+  svg.setAttribute("viewBox", "0 0 24 24");
+  svg.setAttribute("aria-hidden", "true");
+  svg.setAttribute("class", FILLED.has(name) ? "icon filled" : "icon");
+  const path = document.createElementNS(SVG, "path");
+  path.setAttribute("d", ICONS[name]);
+  svg.append(path);
+  return svg;
+}
+
+/** 75.3 -> "1:15", and "1:15.3" with one digit; hours only where there are any. */
+export function clock(seconds, digits = 0) {
+  const scale = 10 ** digits;
+  const whole = Math.round(Math.max(0, seconds) * scale) / scale;
+  const h = Math.floor(whole / 3600);
+  const m = Math.floor((whole % 3600) / 60);
+  const s = (whole % 60).toFixed(digits).padStart(digits ? 3 + digits : 2, "0");
+  return h ? `${h}:${String(m).padStart(2, "0")}:${s}` : `${m}:${s}`;
+}
+
+/** A time for a screen reader: "1 minute 15 seconds". */
+export function spoken(seconds) {
+  const parts = [
+    [Math.floor(seconds / 3600), "hour"],
+    [Math.floor((seconds % 3600) / 60), "minute"],
+    [Math.floor(seconds % 60), "second"],
+  ].filter(([n]) => n > 0);
+  const words = parts.map(([n, unit]) => `${n} ${unit}${n === 1 ? "" : "s"}`);
+  return words.join(" ") || "0 seconds";
+}
+
+export function count(n, noun) {
+  return `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+}
+
+/** Say something to everybody: shown for a moment, and read out. */
+export function say(text, { bad = false } = {}) {
+  const place = document.getElementById("toast");
+  place.textContent = text;
+  place.classList.toggle("bad", bad);
+  place.classList.add("shown");
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => place.classList.remove("shown"), bad ? 8000 : 3500);
+}
+
+/** JSON from our own server; an Error with its `message`, `status` and `body` otherwise. */
+export async function ask(path, { method = "GET", body } = {}) {
+  const options = { method, headers: {} };
+  if (body !== undefined) {
+    options.headers["Content-Type"] = "application/json";
+    options.body = JSON.stringify(body);
+  }
+  const response = await fetch(path, options).catch(() => {
+    throw new Error("the server does not answer; is `starc view` still running?");
+  });
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) {
+    const error = new Error(answer.message || `the server answered ${response.status}`);
+    throw Object.assign(error, { status: response.status, body: answer });
+  }
+  return answer;
+}

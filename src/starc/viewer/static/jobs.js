@@ -1,0 +1,187 @@
+// Captioning from the page: drop or choose a video, watch the stages, cancel.
+
+import { ask, count, el, icon, say } from "./dom.js";
+
+const list = document.getElementById("job-list");
+const uploads = new Map(); // key -> { name, done, request } while bytes are still on their way
+let rows = [];
+let limit = Infinity;
+let source = null;
+
+/** What the server would refuse anyway is refused before gigabytes are sent. */
+async function looksLikeVideo(file) {
+  const head = new Uint8Array(await file.slice(0, 12).arrayBuffer());
+  const text = (from, to) => String.fromCharCode(...head.slice(from, to));
+  return ["ftyp", "moov", "mdat", "wide"].includes(text(4, 8))
+    || (head[0] === 0x1a && head[1] === 0x45 && head[2] === 0xdf && head[3] === 0xa3)
+    || (text(0, 4) === "RIFF" && text(8, 12) === "AVI ");
+}
+
+async function send(file, watch) {
+  if (file.size > limit) return say(`${file.name} is larger than ${limit >> 20} MB`, { bad: true });
+  if (!(await looksLikeVideo(file))) return say(`${file.name} is not a video`, { bad: true });
+  const key = crypto.randomUUID?.() ?? String(Math.random());
+  const request = new XMLHttpRequest(); // fetch cannot tell how much has been sent
+  const upload = { name: file.name, done: 0, request };
+  uploads.set(key, upload);
+  const finish = (message) => {
+    uploads.delete(key);
+    if (message) say(message, { bad: true });
+    draw();
+    watch();
+  };
+  request.upload.addEventListener("progress", (event) => {
+    upload.done = event.total ? event.loaded / event.total : 0;
+    draw();
+  });
+  request.addEventListener("load", () => {
+    let message = null;
+    if (request.status !== 202) {
+      try {
+        message = JSON.parse(request.responseText).message;
+      } catch {
+        message = `the server answered ${request.status}`;
+      }
+    }
+    finish(message);
+  });
+  request.addEventListener("error", () => finish(`${file.name}: the upload broke off`));
+  request.addEventListener("abort", () => finish(null));
+  request.open("POST", `/api/uploads?name=${encodeURIComponent(file.name.slice(0, 400))}`);
+  request.setRequestHeader("Content-Type", "application/octet-stream");
+  request.send(file);
+  draw();
+}
+
+function bar(label, done) {
+  const meter = el("div", {
+    class: "meter", role: "progressbar", "aria-label": label,
+    "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(done * 100),
+  }, el("i", {}));
+  meter.firstChild.style.width = `${done * 100}%`;
+  return meter;
+}
+
+function stages(job) {
+  return el("ol", { class: "stages" }, ...job.stages.map((stage, place) => {
+    const last = place === job.stages.length - 1;
+    const over = stage.done >= 1 || !last;
+    const state = over ? "over" : "now";
+    return el("li", { class: state }, over ? icon("check") : null, stage.name,
+      over ? null : el("span", { class: "muted" }, ` ${Math.round(stage.done * 100)} %`));
+  }));
+}
+
+const WORDS = { queued: "waiting", failed: "failed", cancelled: "cancelled", done: "done" };
+
+function jobRow(job) {
+  const active = job.state === "queued" || job.state === "running";
+  const now = job.stages.at(-1);
+  const words = job.cancelling ? "cancelling" : WORDS[job.state] ?? now?.name ?? "starting";
+  const item = el("li", { class: `job ${job.state}`, data: { id: job.id } },
+    el("div", { class: "job-line" }, el("strong", {}, job.title),
+      el("span", { class: "state" }, words)));
+  if (job.state === "running") item.append(bar(`${job.title}: ${words}`, now?.done ?? 0), stages(job));
+  if (job.error) item.append(el("p", { class: "bad" }, job.error));
+  if (active) {
+    item.append(el("button", {
+      class: "quiet cancel", type: "button", "aria-label": `Cancel ${job.title}`, title: "Cancel",
+      disabled: job.cancelling, on: { click: () => cancel(job) },
+    }, icon("close")));
+  } else if (job.video) {
+    item.append(el("a", { class: "button small", href: `/watch/${job.video}` }, "Watch"));
+  }
+  return item;
+}
+
+function uploadRow(upload) {
+  return el("li", { class: "job running" },
+    el("div", { class: "job-line" }, el("strong", {}, upload.name),
+      el("span", { class: "state" }, `uploading ${Math.round(upload.done * 100)} %`)),
+    bar(`${upload.name}: uploading`, upload.done),
+    el("button", {
+      class: "quiet cancel", type: "button", "aria-label": `Cancel ${upload.name}`, title: "Cancel",
+      on: { click: () => upload.request.abort() },
+    }, icon("close")));
+}
+
+/** Progress arrives several times a second: whoever stands on "Cancel" must not lose the place. */
+function draw() {
+  const focused = document.activeElement?.getAttribute("aria-label");
+  const newest = [...rows].reverse().slice(0, 8);
+  list.replaceChildren(...[...uploads.values()].map(uploadRow), ...newest.map(jobRow));
+  if (focused && !document.activeElement?.closest("#job-list")) {
+    [...list.querySelectorAll("button")].find(
+      (button) => button.getAttribute("aria-label") === focused)?.focus();
+  }
+}
+
+async function cancel(job) {
+  try {
+    await ask(`/api/jobs/${job.id}`, { method: "DELETE" });
+  } catch (error) {
+    say(error.message, { bad: true });
+  }
+}
+
+export function startJobs({ onDone }) {
+  const section = document.getElementById("jobs");
+  const drop = document.getElementById("drop");
+  const input = document.getElementById("file");
+  let finished = new Set();
+
+  function take(jobs) {
+    const done = jobs.filter((job) => job.state === "done").map((job) => job.id);
+    const fresh = done.filter((id) => !finished.has(id));
+    finished = new Set(done);
+    rows = jobs;
+    draw();
+    if (fresh.length) {
+      say(`${count(fresh.length, "video")} captioned`);
+      onDone();
+    }
+  }
+
+  function watch() {
+    source?.close();
+    source = new EventSource("/api/jobs/events");
+    source.addEventListener("message", (event) => {
+      const { jobs, idle } = JSON.parse(event.data);
+      take(jobs);
+      if (idle) source.close();
+    });
+  }
+
+  const accept = (files) => [...files].forEach((file) => send(file, watch));
+  input.addEventListener("change", () => {
+    accept(input.files);
+    input.value = "";
+  });
+  for (const kind of ["dragenter", "dragover"]) {
+    document.addEventListener(kind, (event) => {
+      event.preventDefault();
+      drop.classList.add("over");
+    });
+  }
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) drop.classList.remove("over");
+  });
+  document.addEventListener("drop", (event) => {
+    event.preventDefault(); // or the browser leaves the page to play the file
+    drop.classList.remove("over");
+    if (!section.hidden && !drop.hidden) accept(event.dataTransfer.files);
+  });
+
+  async function open(library) {
+    limit = library.upload_limit;
+    section.hidden = !library.can_caption;
+    drop.hidden = !library.can_upload;
+    if (!library.can_caption) return;
+    const { jobs } = await ask("/api/jobs");
+    finished = new Set(jobs.filter((job) => job.state === "done").map((job) => job.id));
+    rows = jobs;
+    draw();
+    if (jobs.some((job) => ["queued", "running"].includes(job.state))) watch();
+  }
+  return { watch, open };
+}

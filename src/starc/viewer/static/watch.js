@@ -1,0 +1,184 @@
+// The page of one video: loads the record and lets player, timeline, lists and editing work together.
+
+import { markCompare, renderCompare } from "./compare.js";
+import { ask, el, say } from "./dom.js";
+import { Draft } from "./draft.js";
+import { Editing } from "./editing.js";
+import { keyboard } from "./keyboard.js";
+import { match } from "./matching.js";
+import { Panel } from "./panel.js";
+import { controls, Player } from "./player.js";
+import { ordered, prepare } from "./record.js";
+import { Timeline } from "./timeline.js";
+
+const $ = (id) => document.getElementById(id);
+const at = (time) => (span) => time >= span.start && time < span.end;
+
+class Page {
+  constructor(video) {
+    this.data = prepare(video);
+    this.state = { time: 0, playing: false, editing: false, chosen: null, segment: null };
+    this.draft = new Draft(this.data.events, this.data.duration);
+    this.player = new Player($("video"), this.data.duration);
+    this.timeline = new Timeline($("canvas"), $("overview"), this.data, this.state);
+    this.panel = new Panel(this.data, this.state, this.draft);
+    this.editing = new Editing(this, video);
+    this.compare = $("compare");
+    this.draft.addEventListener("change", () => this.adopt());
+    this.player.addEventListener("tick", () => this.tick());
+    this.listenToTimeline();
+    this.panel.addEventListener("jump", ({ detail }) => this.jump(detail));
+    this.panel.addEventListener("caption", () => this.caption(video.id));
+    $("zoom-in").addEventListener("click", () => this.zoom(2));
+    $("zoom-out").addEventListener("click", () => this.zoom(0.5));
+    $("zoom-fit").addEventListener("click", () => this.fit());
+  }
+
+  /** Events again, after any change of the draft. */
+  adopt() {
+    const { data, draft } = this;
+    const events = ordered(draft.events.map((event) => ({ ...event })));
+    if (data.reference) {
+      match(events, data.reference).forEach((found, n) => {
+        events[n].match = found;
+      });
+    }
+    data.events = events;
+    this.timeline.refresh();
+    this.panel.render();
+    // Not with every step of a drag: the table is large.
+    if (draft.held === null) renderCompare(this.compare, data, (event) => this.jump(event));
+    this.overlay();
+    this.editing.enable();
+  }
+
+  choose(key) {
+    if (this.state.chosen === key) return;
+    this.draft.release();
+    this.state.chosen = key;
+    this.panel.render();
+    this.timeline.invalidate();
+    this.editing.enable();
+  }
+
+  jump(item) {
+    this.player.seek(item.start + 0.001); // a hair inside, or the event before would be current
+    this.timeline.reveal(item.start, item.end);
+    if (item.key) this.choose(item.key);
+    this.state.segment = item.anchor === undefined ? null : item;
+    this.timeline.invalidate();
+  }
+
+  /** To the next event (by = 1) or the one before (-1). */
+  step(by) {
+    const { events } = this.data;
+    const { time } = this.state;
+    const next = by > 0 ? events.find((event) => event.start > time + 0.05)
+      : events.findLast((event) => event.start < time - 0.05);
+    if (next) this.visit(next, "events");
+  }
+
+  visit(item, tab) {
+    if (this.panel.tab !== tab) this.panel.open(tab);
+    this.jump(item);
+    this.panel.show(item);
+  }
+
+  zoom(factor) {
+    const { scale } = this.timeline;
+    const held = Math.min(Math.max(this.state.time, scale.start), scale.end);
+    this.timeline.zoom(factor, scale.x(held));
+  }
+
+  fit() {
+    this.timeline.scale.show(0, this.data.duration);
+    this.timeline.invalidate();
+  }
+
+  tick() {
+    const { state, player, timeline, data } = this;
+    const moved = state.time !== player.time;
+    state.time = player.time;
+    state.playing = player.playing;
+    if (!moved) return;
+    this.overlay();
+    this.panel.mark();
+    markCompare(this.compare, state.time);
+    if (state.playing && state.time > timeline.scale.end) timeline.reveal(state.time);
+    const current = data.events.findLastIndex(at(state.time));
+    if (current !== state.current) timeline.invalidate();
+    state.current = current;
+    timeline.wake();
+  }
+
+  /** The current event as a caption over the video. */
+  overlay() {
+    const now = this.data.events.filter(at(this.state.time));
+    const words = now.slice(0, 2).map((event) => event.caption).filter(Boolean);
+    if (words.join("\n") === this.shown) return;
+    this.shown = words.join("\n");
+    $("caption").replaceChildren(...words.map((text) => el("span", {}, text)));
+  }
+
+  listenToTimeline() {
+    const { timeline, draft } = this;
+    timeline.addEventListener("pick", ({ detail: { hit, time } }) => {
+      const item = hit?.item;
+      if (!item) this.player.seek(time);
+      else if (hit.kind === "segments") this.visit(item, "segments");
+      else if (hit.lane.name === "ours") this.visit(item, "events");
+      else this.jump(item);
+    });
+    timeline.addEventListener("hold", ({ detail }) => {
+      this.choose(detail);
+      draft.hold();
+    });
+    timeline.addEventListener("change", ({ detail }) => draft.update(detail.key, detail.patch));
+    timeline.addEventListener("release", () => draft.release());
+  }
+
+  async caption(id) {
+    try {
+      await ask(`/api/videos/${id}/caption`, { method: "POST" });
+      location.href = "/"; // the library shows the queue
+    } catch (error) {
+      say(error.message, { bad: true });
+    }
+  }
+}
+
+async function start() {
+  const id = location.pathname.split("/").pop();
+  const asked = new URLSearchParams(location.search);
+  const version = /^\d+$/.test(asked.get("version") ?? "") ? `?version=${asked.get("version")}` : "";
+  const video = await ask(`/api/videos/${id}${version}`);
+  $("title").textContent = video.title;
+  document.title = `${video.title} · starc`;
+  const page = new Page(video);
+  const { player, timeline, data, draft } = page;
+  keyboard(page);
+  controls(player);
+  if (video.video) {
+    $("video").poster = `/api/videos/${id}/thumbnail`;
+    player.open(`/api/videos/${id}/media`);
+  } else player.imagine("The video file is not here.");
+  page.adopt();
+  const from = Number(asked.get("t"));
+  if (from > 0) {
+    player.seek(from);
+    timeline.reveal(from);
+  }
+  const run = () => {
+    if (player.playing) player.tick();
+    requestAnimationFrame(run);
+  };
+  run();
+  // For the benchmark and the tests: they look, they do not touch.
+  window.starc = { timeline, draft, player, data };
+  document.body.dataset.ready = "true";
+}
+
+start().catch((error) => {
+  $("title").textContent = "This video cannot be shown";
+  say(error.message, { bad: true });
+});

@@ -1,0 +1,94 @@
+"""Small pictures of videos, made when the page first asks and kept in the cache folder.
+
+The picture is the key frame before the most salient moment, so one seek and one decoded frame
+suffice. It is encoded as JPEG by PyAV; a video that cannot be decoded simply has no picture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from fractions import Fraction
+from pathlib import Path
+
+import av
+from av.error import FFmpegError
+
+from starc.atomic import replacing
+from starc.errors import VideoError
+
+WIDTH_PX = 480
+_DECODERS = threading.BoundedSemaphore(2)
+
+
+def cache_folder() -> Path:
+    """Where pictures are kept between runs."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "starc" / "thumbnails"
+
+
+def thumbnail(video: Path, time: float | None, *, cache: Path | None = None) -> bytes:
+    """JPEG of the moment `time` (None: a tenth into the video)."""
+    status = video.stat()
+    about = f"{video}\0{status.st_mtime_ns}\0{status.st_size}\0{time}\0{WIDTH_PX}"
+    kept = (cache or cache_folder()) / (hashlib.sha256(os.fsencode(about)).hexdigest() + ".jpg")
+    try:
+        return kept.read_bytes()
+    except OSError:
+        pass
+    with _DECODERS:
+        picture = _encode(_key_frame(video, time))
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(kept, binary=True) as file:
+            file.write(picture)
+    except OSError:
+        pass  # a full or read-only cache costs time, not the picture
+    return picture
+
+
+def probe(video: Path) -> float:
+    """Duration in seconds; a VideoError for what has no pictures or no length."""
+    try:
+        with av.open(str(video)) as container:
+            if not container.streams.video:
+                raise VideoError(f"{video.name}: no video stream; is this an audio file?")
+            stream = container.streams.video[0]
+            if container.duration:
+                return float(container.duration / av.time_base)
+            if stream.duration and stream.time_base:
+                return float(stream.duration * stream.time_base)
+    except (FFmpegError, OSError, ValueError) as error:
+        raise VideoError(f"{video.name}: cannot be read as a video ({error})") from None
+    raise VideoError(f"{video.name}: does not say how long it is; remux it with ffmpeg")
+
+
+def _key_frame(video: Path, time: float | None) -> av.VideoFrame:
+    try:
+        with av.open(str(video)) as container:
+            if not container.streams.video:
+                raise VideoError(f"{video.name}: no video stream")
+            stream = container.streams.video[0]
+            stream.codec_context.skip_frame = "NONKEY"
+            wanted = time if time is not None else (container.duration or 0) / av.time_base / 10
+            if wanted > 0:
+                container.seek(int(wanted * av.time_base))
+            for frame in container.decode(stream):
+                return frame
+    except (FFmpegError, OSError, ValueError) as error:
+        raise VideoError(f"{video.name}: cannot be decoded ({error})") from None
+    raise VideoError(f"{video.name}: no frame in it")
+
+
+def _encode(frame: av.VideoFrame) -> bytes:
+    width = min(WIDTH_PX, frame.width) // 2 * 2 or 2
+    height = max(2, round(frame.height * width / frame.width) // 2 * 2)
+    encoder = av.CodecContext.create("mjpeg", "w")
+    encoder.width, encoder.height = width, min(height, 4 * WIDTH_PX)
+    encoder.pix_fmt, encoder.time_base = "yuvj420p", Fraction(1, 25)
+    encoder.options = {"qmin": "3", "qmax": "5"}
+    small = frame.reformat(width, encoder.height, format="yuvj420p", dst_color_range="JPEG")
+    small.pts, small.pict_type = 0, 0
+    packets = [*encoder.encode(small), *encoder.encode(None)]
+    return b"".join(bytes(packet) for packet in packets)
