@@ -37,6 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "training": {"media", "model", "evaluation"},
     "doctor": set(),
 }
+ROOMS["commands"] = {*ROOMS}
 ROOMS["cli"] = {*ROOMS}
 ROOMS["__main__"] = {"cli"}
 

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from starc.errors import StarcError
+from starc import commands
+from starc.errors import MissingExtra, StarcError
 
 app = typer.Typer(
     help="Dense video captioning: a long video in, timestamped captions out.",
@@ -110,6 +111,86 @@ def doctor(
             advice.replace("starc[", r"starc\["),
         )
     out.print(table)
+
+
+@app.command()
+def caption(
+    inputs: Annotated[list[Path], typer.Argument(help="Videos, folders of them, lists (.txt).")],
+    model: Annotated[str, typer.Option(help="A model folder or hub id.")],
+    target: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A file for one video, a folder for many.")
+    ] = None,
+    formats: Annotated[
+        list[str] | None, typer.Option("--format", help="json, vtt, srt, youtube, csv, html …")
+    ] = None,
+    mode: Annotated[str | None, typer.Option(help="events, or chapters: no overlaps.")] = None,
+    granularity: Annotated[float, typer.Option(help="Below 1 fewer and longer, above more.")] = 1.0,
+    speech: Annotated[str, typer.Option(help="auto, none, an engine, or a file.")] = "auto",
+    tower: Annotated[str | None, typer.Option(help="Image tower, if not the usual one.")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray: many machines.")] = "local",
+    resume: Annotated[bool, typer.Option(help="Skip what an earlier run has done.")] = True,
+) -> None:
+    """Caption videos. One video goes to a file or to stdout, many into a folder."""
+    from starc import caption as captions
+    from starc.batch import Output
+    from starc.pipeline import Options
+
+    options = Options(**captions.hearing(speech))
+    output = Output(mode=mode, granularity=granularity)  # type: ignore[arg-type]
+    if captions.is_one(inputs, target):
+        captioner = captions.open_captioner(model, options, tower=tower)
+        done = captions.one(inputs[0], captioner, target, formats=formats or (), output=output)
+        sys.stdout.write(done.text)
+        for note in done.notes:
+            err.print(f"note: {note}", highlight=False, markup=False)
+        return
+    with commands.counting("Captioning") as bar:
+        counts = captions.many(
+            inputs, model, target, options, tower=tower, formats=formats or (), output=output,
+            engine=engine, resume=resume, on_start=bar.begin, on_row=bar.row,
+        )  # fmt: skip
+    err.print(
+        f"{counts.done} done, {counts.skipped} done before, {counts.failed} failed", highlight=False
+    )
+    raise typer.Exit(counts.exit_code)
+
+
+@app.command()
+def view(
+    what: Annotated[list[Path], typer.Argument(help="Captioned JSON, a video, or folders.")],
+    host: Annotated[
+        str, typer.Option(help="Other than this machine: wants a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option()] = 8350,
+    token: Annotated[str | None, typer.Option(help="Made up where one is needed.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Annotations to show beside.")] = None,
+    compare: Annotated[Path | None, typer.Option(help="A second system's folder.")] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page at once.")] = True,
+) -> None:
+    """Watch, check and correct captions in a page on this machine."""
+    try:
+        from starc.viewer.server import serve
+    except ModuleNotFoundError:
+        raise MissingExtra("the viewer", "viewer") from None
+    from starc import writers
+
+    kinds = {
+        n: f.ending.lstrip(".") for n, f in writers.FORMATS.items() if f.render and n != "json"
+    }
+    serve(
+        what, host=host, port=port, token=token, reference=reference, compare=compare,
+        announce=lambda url: err.print(f"starc: {url}"), open_browser=browser, formats=kinds,
+        export=lambda c, f: (writers.render(c, format=f)[0].encode(), "text/plain; charset=utf-8"),
+    )  # fmt: skip
+
+
+app.command()(commands.features)
+app.command("import")(commands.import_checkpoint)
+app.command()(commands.train)
+app.command()(commands.ablate)
+app.command()(commands.analyse)
+app.add_typer(commands.data, name="data")
+app.add_typer(commands.datastore, name="datastore")
 
 
 def _print_json(value: Any) -> None:

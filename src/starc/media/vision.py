@@ -66,6 +66,15 @@ def load_tower(name: str, *, device: str = "cpu") -> ImageTower:
     return ClipTower(name, device=device)
 
 
+def text_tower(name: str, *, device: str = "cpu") -> TextTower:
+    """The text tower of that name: "minilm", or a CLIP folder or hub id."""
+    if name == "minilm":
+        from starc.media.embedded import MiniLM
+
+        return MiniLM()
+    return ClipTower(name, device=device)
+
+
 class ClipTower:
     """CLIP, both towers. `source` is a folder (config.json, weights, tokenizer) or a hub id."""
 

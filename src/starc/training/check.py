@@ -173,7 +173,9 @@ def _leaks(
             Problem("captions of held-out videos in the datastore", tuple(overlap(store, captions)),
                     serious=bool(owned))
         )  # fmt: skip
-        problems.append(Problem("held-out videos in the datastore", tuple(sorted(filter(None, owned)))))
+        problems.append(
+            Problem("held-out videos in the datastore", tuple(sorted(filter(None, owned))))
+        )
     return problems
 
 

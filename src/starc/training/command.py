@@ -1,0 +1,175 @@
+"""What `starc train` and `starc analyse` do: read files, see that they fit, run, draw."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from starc.errors import CheckpointError, ConfigError, DatastoreError
+from starc.model import checkpoint
+from starc.model.collate import Collator
+from starc.model.datastore import CaptionStore
+from starc.model.starc import STaRC
+from starc.training import analysis, figures, recipes
+from starc.training.loop import Progress, Task
+from starc.training.loop import train as train_loop
+from starc.training.recipes import Recipe
+from starc.training.run import MANIFEST, RECIPE, Run
+from starc.training.videos import Videos
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What a run reads."""
+
+    annotations: Path
+    features: Path
+    speech: Path | None
+    validation: Path | None
+    datastore: Path | None
+    tokenizer: Path
+    init: Path | None = None
+    subset: str | None = None
+
+
+def run_training(
+    name: str,
+    files: Files,
+    folder: Path,
+    overrides: Sequence[str],
+    *,
+    resume: bool,
+    progress: Progress,
+) -> None:
+    """Train from files; a resumed run keeps the recipe it began with."""
+    rank = int(os.environ.get("RANK", "0"))
+    place = folder if rank == 0 else folder / f".process-{rank}"
+    with Run(place, resume=resume) as run:
+        if resume and overrides:
+            raise ConfigError("--set: a resumed run keeps its recipe; start a new run to change it")
+        chosen = recipes.from_dict(run.read(RECIPE)) if resume else None
+        chosen = chosen or recipes.apply_overrides(recipes.recipe(name), overrides)
+        task = _task(chosen, files)
+        model = started_from(files.init, chosen) if files.init and not resume else None
+        if not resume:
+            run.write(MANIFEST, manifest(name, files, chosen))
+            run.write(RECIPE, recipes.to_dict(chosen))
+        train_loop(chosen, task, run, model=model, progress=progress)
+
+
+def started_from(folder: Path, chosen: Recipe) -> STaRC:
+    """A model of the recipe with the weights of another; its own parts start fresh.
+
+    A weight of another shape is an error: the second stage must have the first one's sizes.
+    """
+    theirs = checkpoint.load(folder, device="cpu").model.state_dict()
+    torch.manual_seed(chosen.train.seed)
+    model = STaRC(chosen.model)
+    ours = model.state_dict()
+    for name in ours:
+        if name in theirs and theirs[name].shape != ours[name].shape:
+            raise CheckpointError(
+                f"{folder}: {name} is {tuple(theirs[name].shape)}, the recipe needs "
+                f"{tuple(ours[name].shape)}; choose the sizes of the first stage"
+            )
+    model.load_state_dict({name: theirs.get(name, value) for name, value in ours.items()})
+    return model
+
+
+def manifest(name: str, files: Files, chosen: Recipe) -> dict[str, object]:
+    """What made a run: recipe, files with their hashes, versions, seed."""
+    paths = {spec.name: getattr(files, spec.name) for spec in fields(files)}
+    return {
+        "recipe": name,
+        "seed": chosen.train.seed,
+        "files": {
+            key: {"path": str(path), "blake2b": _digest(path)}
+            for key, path in paths.items()
+            if isinstance(path, Path)
+        },
+        "versions": {
+            package: version(package)
+            for package in ("starc", "torch", "transformers", "accelerate")
+        }
+        | {"python": platform.python_version()},
+    }
+
+
+def draw(
+    model: Path,
+    annotations: Path,
+    features: Path,
+    speech: Path | None,
+    target: Path,
+    *,
+    videos: int,
+) -> list[Path]:
+    """The paper's figures of a model folder."""
+    loaded = checkpoint.load(model)
+    if loaded.tokenizer is None:
+        raise CheckpointError(f"{model}: no tokenizer.json; copy it there")
+    found = Videos.read(annotations, features, speech)
+    chosen = [found[index] for index in range(min(videos, len(found)))]
+    collate = Collator(loaded.config, loaded.tokenizer)
+    insights = list(analysis.look_inside(loaded.model, loaded.store, collate, chosen))
+    target.mkdir(parents=True, exist_ok=True)
+    drawn = [figures.transition_sharpness(insights, target / "sharpness.png")]
+    if loaded.config.saliency is not None:
+        drawn.append(figures.saliency_over_time(insights, target / "saliency.png"))
+    if any(insight.anchor_T is not None for insight in insights):
+        drawn.append(figures.anchors_over_time(insights, target / "anchors.png"))
+    for insight in insights:
+        if insight.segments:
+            drawn.append(figures.segmentations(insight, target / f"segments-{insight.video}.png"))
+    return drawn
+
+
+def _task(chosen: Recipe, files: Files) -> Task:
+    store = CaptionStore.load(files.datastore) if files.datastore else None
+    if chosen.model.retrieval is not None and store is None:
+        raise DatastoreError(
+            "--datastore: this recipe retrieves captions; build one (starc datastore build), or "
+            "--set model.retrieval=none"
+        )
+    tokenizer = checkpoint.read_tokenizer(files.tokenizer)
+    data = chosen.data
+    collate = Collator(
+        chosen.model,
+        tokenizer,
+        frames=data.frames,
+        speech_tokens=data.speech_tokens,
+        target_tokens=data.target_tokens,
+        corruption=data.corruption,
+        span=data.span,
+        seed=chosen.train.seed,
+    )
+    validation = None
+    if files.validation:
+        validation = Videos.read(files.validation, files.features, files.speech)
+    return Task(
+        Videos.read(files.annotations, files.features, files.speech, subset=files.subset),
+        validation,
+        store,
+        collate,
+    )
+
+
+def _digest(path: Path) -> str:
+    """Hash of a file; of a folder, of its names and sizes."""
+    digest = hashlib.blake2b(digest_size=16)
+    if path.is_dir():
+        for file in sorted(path.rglob("*")):
+            if file.is_file():
+                digest.update(f"{file.relative_to(path)} {file.stat().st_size}\n".encode())
+    elif path.is_file():
+        with path.open("rb") as content:
+            while block := content.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
