@@ -16,10 +16,15 @@ from importlib.metadata import PackageNotFoundError, distribution, requires, ver
 from pathlib import Path
 
 EXTRAS = {
+    "embedded": "towers and a speech recogniser that need no download",
     "eval": "METEOR and SODA_c in `starc score`",
     "whisper": "speech recognition with Whisper",
     "viewer": "the page to watch and correct",
     "ray": "many machines",
+    "faiss": "datastores above a million captions",
+    "qdrant": "a datastore shared by several machines",
+    "plots": "figures",
+    "hdf5": "features in HDF5 files",
 }
 
 
@@ -102,7 +107,7 @@ def _source() -> str:
 def _index() -> Finding:
     """The paraphrase index is made by the first score; its absence is no fault."""
     folder = cache_folder()
-    files = sorted(folder.glob("*paraphrase*")) if folder.is_dir() else []
+    files = sorted(folder.glob("meteor-*.index")) if folder.is_dir() else []
     size = sum(file.stat().st_size for file in files) / 1e6
     found = f"{size:.0f} MB in {folder}" if files else "not built yet; the first score builds it"
     return Finding("METEOR index", True, found)

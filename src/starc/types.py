@@ -38,7 +38,7 @@ class Event:
     end: float
     caption: str
     confidence: float | None = None
-    """Mean probability of the event's tokens, 0 to 1; None for an annotation."""
+    """Geometric mean of its tokens' probabilities, 0 to 1; None for an annotation."""
     repeated: bool = False
     """The model has already said this about (nearly) the same moment."""
 

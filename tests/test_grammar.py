@@ -1,0 +1,92 @@
+"""Every sequence decoded under the grammar parses completely."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from starc.config import T5Settings
+from starc.model import grammar, timeline
+from starc.model.decoding import BeamSearch, generate
+from starc.model.t5 import T5
+from starc.model.timeline import Vocabulary
+
+SIZE = T5Settings(
+    width=32,
+    head_width=8,
+    feed_forward=64,
+    layers=1,
+    decoder_layers=2,
+    heads=4,
+    text_vocabulary=120,
+    bins=12,
+    dropout=0.0,
+)
+VOCABULARY = Vocabulary(SIZE.text_vocabulary, SIZE.bins)
+
+
+def check(ids: tuple[int, ...]) -> int:
+    """Walk the sequence by hand; the number of its events."""
+    rest = list(ids[:-1] if ids[-1] == 1 else ids)
+    events, latest = 0, 0
+    while rest:
+        start, end = (token - SIZE.text_vocabulary for token in rest[:2])
+        assert latest <= start < end < SIZE.bins
+        words = 0
+        while 2 + words < len(rest) and rest[2 + words] < SIZE.text_vocabulary:
+            assert 3 <= rest[2 + words] < 20, "a word, not a sentinel or a special id"
+            words += 1
+        assert words
+        rest, latest, events = rest[2 + words :], start, events + 1
+    return events
+
+
+@pytest.mark.parametrize("beams", [1, 2, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_everything_parses(beams: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    t5 = T5(SIZE)
+    with torch.no_grad():
+        t5.shared.weight[SIZE.text_vocabulary :] *= 2.0
+        t5.shared.weight[1] *= 2.0
+    memory_BMD = torch.randn(4, 10, SIZE.width)
+    mask_BM = torch.ones(4, 10, dtype=torch.bool)
+    found = 0
+    for tokens in (3, 4, 5, 17):
+        search = BeamSearch(beams=beams, max_tokens=tokens, repetition_penalty=1.5, grammar=True)
+        for decoded in generate(t5, memory_BMD, mask_BM, search):
+            assert len(decoded.ids) <= tokens
+            assert decoded.score > -1e8
+            events = check(decoded.ids)
+            parsed = timeline.to_events(
+                decoded.ids, duration=11.0, vocabulary=VOCABULARY, decode=lambda ids: "w" * len(ids)
+            )
+            assert len(parsed) == events
+            found += events
+        free = generate(t5, memory_BMD, mask_BM, replace(search, grammar=False))
+        assert len(free) == 4
+    assert found
+
+
+def test_what_may_follow() -> None:
+    def allowed(*tokens: int, room: int = 9) -> set[int]:
+        place = grammar.opening(1, 1, torch.device("cpu"))
+        for token in tokens:
+            place = grammar.advance(place, torch.tensor([[token]]), VOCABULARY)
+        score_BKV = torch.zeros(1, 1, VOCABULARY.size)
+        grammar.forbid_(score_BKV, place, VOCABULARY, room=room)
+        return set(score_BKV[0, 0].isfinite().nonzero().flatten().tolist())
+
+    def times(*bins: int) -> set[int]:
+        return {SIZE.text_vocabulary + bin_ for bin_ in bins}
+
+    words = set(range(3, 20))
+    (four,), (six,), (ten,) = times(4), times(6), times(10)
+    assert allowed() == {1} | times(*range(11))
+    assert allowed(room=2) == {1}
+    assert allowed(four) == times(*range(5, 12))
+    assert allowed(ten) == times(11)
+    assert allowed(four, six) == words
+    assert allowed(four, six, 5) == {1} | words | times(*range(4, 11))
+    assert allowed(four, six, 5, room=2) == {1} | words
+    assert allowed(four, six, 5, six) == times(*range(7, 12))
