@@ -60,7 +60,7 @@ def program(folder: Path, *arguments: str, **environment: str) -> subprocess.Pop
 
 
 def test_killed_at_a_random_moment_and_resumed(tmp_path: Path) -> None:
-    long = ["--set", "train.epochs=20", "--set", "train.save_every=1"]
+    long = ["--set", "train.epochs=10", "--set", "train.save_every=2"]
     undisturbed = program(tmp_path / "whole", *long)
     killed = program(tmp_path / "killed", *long)
     path = tmp_path / "killed/metrics.jsonl"
@@ -114,8 +114,9 @@ def test_validation_chooses_the_best(tmp_path: Path, meteor_backend: Any) -> Non
 
 
 def test_training_learns(tmp_path: Path) -> None:
-    found = trained(tmp_path / "run", recipe(epochs=30, learning_rate=5e-3))
-    assert found[-1]["loss"] < 0.6 * found[0]["loss"]
+    found = trained(tmp_path / "run", recipe(epochs=16, learning_rate=1e-2))
+    assert found[-1]["caption"] < 0.7 * found[0]["caption"]
+    assert found[-1]["saliency"] < found[0]["saliency"]
     assert found[-1]["rate"] < found[10]["rate"]
 
 
@@ -164,7 +165,9 @@ def test_a_full_disk_keeps_the_last_checkpoint(
 
 
 def test_a_loss_that_is_no_number_names_its_videos(tmp_path: Path) -> None:
-    chosen = recipe(learning_rate=1e30, clip=0.0, epochs=4)
+    chosen = apply_overrides(
+        recipe(learning_rate=1e30, clip=0.0, epochs=4), ["model.retrieval=none"]
+    )
     with pytest.raises(StarcError, match=r"the loss is .* on the videos video\d"):
         trained(tmp_path / "run", chosen)
 

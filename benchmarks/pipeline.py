@@ -1,0 +1,242 @@
+"""From file to captions: decoding, overlap of stages, cache, memory.
+
+    python benchmarks/pipeline.py [--full] [--only decoding overlap cache memory]
+
+One JSON line per claim. Decoding is compared with the `ffmpeg` program and the same filters, in CPU
+seconds; overlap and cache in wall seconds, best of `--runs`, since they are about time that passes;
+memory is the peak of a process of its own, less what it held with the models loaded. Towers are
+those inside packages, the model has random weights at T5-small size. All videos are made here.
+`--full` takes a longer film for decoding and a film of two hours for memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models
+
+from starc import batch, config
+from starc.caption import WORKERS, shared_cores
+from starc.manifest import Manifest
+from starc.media.embedded import EfficientNetLite
+from starc.media.video import count_frames, sample_frames, spread
+from starc.model.checkpoint import Loaded
+from starc.model.datastore import CaptionStore
+from starc.model.decoding import BeamSearch
+from starc.model.starc import STaRC
+from starc.pipeline import Captioner, Options, caption_one
+from starc.worklist import find_videos, make_jobs
+
+SIZES = [
+    "temporal.features=1280", "temporal.depth=6", "temporal.heads=8", "t5.width=512",
+    "t5.feed_forward=2048", "t5.layers=6", "t5.decoder_layers=6", "t5.heads=8",
+]  # fmt: skip
+
+
+def film(
+    path: Path, *, seconds: int, size: str = "1280x720", minutes: int = 0, key: int = 0
+) -> Path:
+    """A moving test picture with noise for sound; `minutes` repeats the first minute."""
+    once = path.with_name(f"once-{path.name}")
+    sources = [
+        "-f",
+        "lavfi",
+        "-i",
+        f"testsrc2=s={size}:r=25",
+        "-f",
+        "lavfi",
+        "-i",
+        "anoisesrc=a=0.1",
+    ]
+    codecs = ["-c:v", "libx264", "-preset", "veryfast", "-g", str(250 - key % 7), "-c:a", "aac"]
+    ffmpeg(*sources, "-t", str(seconds), *codecs, "-pix_fmt", "yuv420p", str(once))
+    if minutes:
+        ffmpeg("-stream_loop", str(minutes - 1), "-i", str(once), "-c", "copy", str(path))
+    else:
+        once.rename(path)
+    return path
+
+
+def ffmpeg(*arguments: str) -> None:
+    subprocess.run(["ffmpeg", "-v", "error", "-y", *arguments], check=True)
+
+
+def captioner(cache: Path, *, engine: str = "auto") -> Captioner:
+    torch.manual_seed(0)
+    settings = config.apply_overrides(config.paper(), SIZES)
+    store = CaptionStore([f"caption {k}" for k in range(1000)], torch.randn(1000, 1280))
+    words = {word: n for n, word in enumerate(["<pad>", "</s>", "<unk>", *map(str, range(31000))])}
+    loaded = Loaded(
+        model=STaRC(settings).eval(),
+        tokenizer=Tokenizer(models.WordLevel(words, unk_token="<unk>")),
+        store=store,
+        folder=Path("random"),
+    )
+    search = BeamSearch(max_tokens=64, grammar=True)
+    tower = EfficientNetLite()
+    options = Options(search=search, cache=cache, engine=engine)  # type: ignore[arg-type]
+    return Captioner(lambda: loaded, lambda: tower, options)
+
+
+def best(call: Callable[[], Any], runs: int) -> float:
+    """Fewest wall seconds."""
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def cpu(call: Callable[[], Any], *, children: bool = False) -> float:
+    """CPU seconds of all threads, or of the programs started."""
+    who = resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF
+    before = resource.getrusage(who)
+    call()
+    after = resource.getrusage(who)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def decoding(folder: Path, full: bool, runs: int) -> None:
+    seconds = 600 if full else 60
+    path = film(folder / "film.mp4", seconds=60, minutes=seconds // 60 if full else 0)
+    filters = "fps=1,scale=398:224:flags=bicubic,crop=224:224"
+    command = ["-i", str(path), "-vf", filters, "-pix_fmt", "rgb24", "-f", "rawvideo", "/dev/null"]
+    theirs = min(cpu(lambda: ffmpeg(*command), children=True) for _ in range(runs))
+    frames = count_frames(path)
+    ours = min(cpu(lambda: list(sample_frames(path))) for _ in range(runs))
+    few = min(
+        cpu(lambda: list(sample_frames(path, indices=spread(frames, 20)))) for _ in range(runs)
+    )
+    say("decoding", seconds=seconds, ffmpeg_cpu_s=theirs, ours_cpu_s=ours, ratio=theirs / ours)
+    say("decoding, 20 frames of all", ours_cpu_s=few, ratio=theirs / few)
+
+
+def overlap(folder: Path, full: bool, runs: int) -> None:
+    videos = folder / "videos"
+    videos.mkdir()
+    count = 8 if full else 4
+    for k in range(count):
+        film(videos / f"{k}.mp4", seconds=30 + k, size="640x360", key=k)
+
+    def one_after_another(out: Path, cache: Path) -> None:
+        stages = captioner(cache)
+        jobs = make_jobs(find_videos([videos]), out, ["json"])
+        stages.settings  # noqa: B018  loading is no stage
+        for job in jobs:
+            sight, heard = stages.features(job.video), stages.speech(job.video)
+            batch.identify(job.video)
+            out.mkdir(exist_ok=True)
+            batch.Output().write(stages.caption(job.video, sight, heard), job)
+
+    def overlapped(out: Path, cache: Path) -> None:
+        stages = captioner(cache)
+        jobs = make_jobs(find_videos([videos]), out, ["json"])
+        stages.settings  # noqa: B018
+        with Manifest(out) as manifest, shared_cores(WORKERS):
+            counts = batch.run(jobs, stages, manifest, workers=WORKERS)
+        assert counts.done == count, counts
+
+    times: dict[str, list[float]] = {"serial": [], "one thread": [], "overlapped": []}
+    busy: dict[str, list[float]] = {name: [] for name in times}
+    for run in range(runs):
+        for name, call in (
+            ("serial", one_after_another),
+            ("one thread", one_after_another),
+            ("overlapped", overlapped),
+        ):
+            place = folder / f"{name} {run}"
+            before = torch.get_num_threads()
+            torch.set_num_threads(1 if name == "one thread" else before)
+            began = time.perf_counter()
+            busy[name].append(cpu(lambda: call(place, place / "cache")))  # noqa: B023
+            times[name].append(time.perf_counter() - began)
+            torch.set_num_threads(before)
+    fastest = {name.replace(" ", "_") + "_s": min(found) for name, found in times.items()}
+    cores = {name.replace(" ", "_") + "_cpu_s": min(found) for name, found in busy.items()}
+    say(
+        "overlap of stages",
+        videos=count,
+        cores=os.cpu_count(),
+        **fastest,
+        **cores,
+        ratio=fastest["serial_s"] / fastest["overlapped_s"],
+        ratio_to_one_thread=fastest["one_thread_s"] / fastest["overlapped_s"],
+    )
+
+
+def cache(folder: Path, full: bool, runs: int) -> None:
+    path = film(folder / "cached.mp4", seconds=300 if full else 60)
+    stages = captioner(folder / "cache")
+    stages.settings  # noqa: B018
+    cold = best(lambda: caption_one(path, stages), 1)
+    warm = best(lambda: caption_one(path, stages), runs)
+    say("cache", cold_s=cold, warm_s=warm, ratio=cold / warm)
+
+
+def memory(folder: Path, full: bool, runs: int) -> None:
+    minutes = 120 if full else 20
+    size = "640x360" if full else "320x180"
+    path = film(folder / "long.mp4", seconds=60, size=size, minutes=minutes)
+    # A process of its own: the peak of this one has other reasons.
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    child = context.Process(target=peak, args=(path, folder / "long cache", queue))
+    child.start()
+    held, most, windows, events = queue.get()
+    child.join()
+    say("memory", minutes=minutes, size=size, windows=windows, events=events, models_mb=held,
+        peak_mb=most, beside_the_models_mb=most - held)  # fmt: skip
+
+
+def peak(path: Path, cache: Path, queue: Any) -> None:
+    """Megabytes held with models loaded, and at the peak of captioning."""
+    torch.set_num_threads(1)
+    stages = captioner(cache)
+    stages.settings  # noqa: B018
+    held = _resident_mb()
+    captioned = caption_one(path, stages)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    queue.put((held, most, captioned.provenance["windows"], len(captioned.events)))
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def say(claim: str, **numbers: Any) -> None:
+    rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in numbers.items()}
+    print(json.dumps({"claim": claim, **rounded}), flush=True)
+
+
+CLAIMS = {"decoding": decoding, "overlap": overlap, "cache": cache, "memory": memory}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--only", nargs="+", choices=CLAIMS, default=list(CLAIMS))
+    parser.add_argument("--runs", type=int, default=2)
+    arguments = parser.parse_args()
+    if shutil.which("ffmpeg") is None:
+        raise SystemExit("ffmpeg is not installed; the videos are made with it")
+    for name in arguments.only:
+        with tempfile.TemporaryDirectory() as folder:
+            CLAIMS[name](Path(folder), arguments.full, arguments.runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""How times and captions are spelt in the files we write.
+
+A caption is text from a model or an annotator and may hold anything: line breaks, control
+characters, half a surrogate. `plain` makes one clean line of it before any format adds its own
+escapes. Times are rounded to milliseconds once, here, so all formats agree.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+
+def plain(text: str) -> str:
+    """One line of printable text: runs of white space become a space, control characters go."""
+    text = " ".join(text.split())
+    text = "".join(letter for letter in text if unicodedata.category(letter) not in {"Cc", "Cs"})
+    return text.strip()
+
+
+def milliseconds(seconds: float) -> int:
+    """The nearest whole millisecond."""
+    return round(seconds * 1000)
+
+
+def span(start: float, end: float) -> tuple[int, int]:
+    """Start and end in milliseconds, never an empty span: readers drop those."""
+    first = milliseconds(start)
+    return first, max(milliseconds(end), first + 1)
+
+
+def stamp(time_ms: int, *, point: str = ".") -> str:
+    """01:02:03.004, as WebVTT writes it; SRT has a comma for the point."""
+    seconds, rest = divmod(time_ms, 1000)
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{point}{rest:03}"
+
+
+def clock(seconds: float) -> str:
+    """02:03, or 1:02:03 from the first hour on; fractions are cut off."""
+    whole = int(seconds)
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes:02}:{whole % 60:02}"

@@ -1,0 +1,18 @@
+"""What `import starc` offers, and that it is light."""
+
+import subprocess
+import sys
+
+import starc
+
+
+def test_public_names() -> None:
+    assert sorted(starc.__all__) == ["Captioned", "Event", "load"]
+    for name in starc.__all__:
+        assert getattr(starc, name).__module__.startswith("starc.")
+    assert starc.__version__
+
+
+def test_importing_starc_brings_no_torch() -> None:
+    code = "import starc, sys; assert not {'torch', 'transformers', 'av'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
