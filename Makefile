@@ -4,17 +4,23 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-slow check bench clean
+.PHONY: demo test test-slow check bench browser clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
 	@$(BIN)/starc score examples/predictions.json examples/reference.json
 
-test: $(READY)
-	$(BIN)/python -m pytest
+test: $(READY) browser
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
-test-slow: $(READY)
+test-slow: $(READY) browser
 	$(BIN)/python -m pytest -m slow
+
+# The page is tested in Debian's Chromium; where it cannot be installed those tests skip and say so.
+browser:
+	@command -v chromium >/dev/null || { \
+		test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+		|| echo "chromium is not installed: tests of the page will skip (apt-get install chromium)"
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -23,6 +23,7 @@ from starc.training.loop import Training, freeze, rate, train
 from starc.training.recipes import Recipe, TrainConfig, apply_overrides, to_dict
 from starc.training.run import RECIPE, Run
 
+torch.set_num_threads(1)  # the model is so small that threads would only wait for each other
 PROGRAM = Path(__file__).with_name("small_training.py")
 
 

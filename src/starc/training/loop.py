@@ -234,7 +234,7 @@ class Training:
     def _require_finite(self, total: Tensor, part: Batch) -> None:
         if not bool(total.isfinite()):
             raise StarcError(
-                f"step {self.step + 1}: the loss is {float(total)} on the videos "
+                f"step {self.step + 1}: the loss is {float(total.detach())} on the videos "
                 f"{', '.join(part.ids)}; the last checkpoint is kept: look at their features, or "
                 "lower train.learning_rate"
             )
