@@ -33,9 +33,10 @@ bench: $(READY)
 # torch comes first and exactly: a later resolver step must not swap it for another build.
 $(READY): pyproject.toml setup.py src/starc/evaluation/_meteor.c
 	@test -n "$(PYTHON)" || { echo "no Python found: install Python 3.11, or make PYTHON=/path/to/python"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet torch==2.13.0
-	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@echo "Setting up .venv (once, some minutes)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "no venv: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install -qq torch==2.13.0
+	@$(BIN)/python -m pip install -qq -e '.[dev]'
 	@touch $@
 
 clean:

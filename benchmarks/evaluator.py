@@ -2,9 +2,9 @@
 
     python benchmarks/evaluator.py
 
-Prints a JSON line per case: CPU seconds of a whole `starc score` process (interpreter, imports, reading,
-scoring; warm index), of `score()` alone, the published evaluator's own time on the same size of machine
-and the ratio of whole processes. Needs the golden files beside the checkout.
+Prints a JSON line per case: CPU seconds of a whole `starc score` process (interpreter, imports,
+reading, scoring; warm index), of `score()` alone, the published evaluator's own time on the same
+size of machine and the ratio of whole processes. Needs the golden files beside the checkout.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def child(case: str, backend: str) -> None:
                 "cpu_s": round(time.process_time(), 3),
                 "score_cpu_s": round(time.process_time() - imported, 3),
                 "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
-                "largest_error": max(abs(report.metrics[name] - golden[name]) for name in golden if name != "soda_d"),
+                "largest_error": max(
+                    abs(report.metrics[name] - golden[name]) for name in golden if name != "soda_d"
+                ),
                 "ratio_to_published": round(PUBLISHED[case] / time.process_time(), 1),
             }
         )
@@ -77,7 +79,11 @@ def main() -> None:
     if not GOLDEN.is_dir():
         raise SystemExit("no golden files: shared/parity/eval is not beside the checkout")
     subprocess.run([sys.executable, __file__, "--index"], check=True)
-    for case, backend in [("yc2_b_jitter", "c"), ("anet_b_jitter", "c"), ("yc2_b_jitter", "python")]:
+    for case, backend in [
+        ("yc2_b_jitter", "c"),
+        ("anet_b_jitter", "c"),
+        ("yc2_b_jitter", "python"),
+    ]:
         runs = [
             subprocess.run(
                 [sys.executable, __file__, "--child", case, backend],

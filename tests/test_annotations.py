@@ -160,24 +160,30 @@ def test_ids_meet(name: str) -> None:
     assert video_id(name) == "abc"
 
 
+KEYS = [
+    "results",
+    "database",
+    "a",
+    "v_a",
+    "timestamps",
+    "sentences",
+    "timestamp",
+    "sentence",
+    "events",
+    "video",
+    "starc",
+    "annotations",
+    "segment",
+    "duration",
+    "tag",
+    "id",
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: (
         st.lists(inner, max_size=4)
         | st.dictionaries(
-            st.sampled_from(
-                [
-                    "results",
-                    "database",
-                    "a",
-                    "v_a",
-                    "timestamps",
-                    "sentences",
-                    "timestamp",
-                    "sentence",
-                ]
-                + ["events", "video", "starc", "annotations", "segment", "duration", "tag", "id"]
-            ),
+            st.sampled_from(KEYS),
             inner,
             max_size=5,
         )

@@ -1,4 +1,4 @@
-"""Data walks through the house in one direction: a file imports only from its own or earlier rooms."""
+"""Data walks through the house in one direction: a file imports only from earlier rooms."""
 
 import ast
 from pathlib import Path

@@ -21,9 +21,9 @@ def test_common_subsequence(a: list[str], b: list[str]) -> None:
 
 
 def test_score() -> None:
-    assert rouge_l("a b c".split(" "), "a b c".split(" ")) == 1
-    assert rouge_l("".split(" "), "".split(" ")) == 1
-    assert rouge_l("".split(" "), "a".split(" ")) == 0
-    assert rouge_l("a b".split(" "), "a c d".split(" ")) == pytest.approx(
+    assert rouge_l(["a", "b", "c"], ["a", "b", "c"]) == 1
+    assert rouge_l([""], [""]) == 1
+    assert rouge_l([""], ["a"]) == 0
+    assert rouge_l(["a", "b"], ["a", "c", "d"]) == pytest.approx(
         (1 + 1.44) * (1 / 2) * (1 / 3) / (1 / 3 + 1.44 / 2)
     )

@@ -1,8 +1,8 @@
 """Dense video captioning: a long video and its speech in, timestamped captions out.
 
-    import starc
-    for event in starc.load("my-model").caption("talk.mp4").events:
-        print(event)
+import starc
+for event in starc.load("my-model").caption("talk.mp4").events:
+    print(event)
 """
 
 from __future__ import annotations

@@ -67,7 +67,9 @@ def show(
     report = reports[0]
     out.print(_captions(report))
     out.print()
-    out.print(_places(report))
+    out.print(_places(report, "Localisation", [f"@{t}" for t in TIOUS], "mean"))
+    out.print()
+    out.print(_places(report, "Start within", [f"@{s}s" for s in SECONDS]))
     if differences:
         out.print()
         out.print(_differences(differences, names))
@@ -87,7 +89,7 @@ def show(
 
 
 def _captions(report: Report) -> Table:
-    table = _table("Captions", *(f"@{t}" for t in TIOUS))
+    table = _table("Captions", "mean", *(f"@{t}" for t in TIOUS))
     for name in _ORDER:
         if name in report.metrics:
             cells = [_percent(value) for value in report.per_tiou.get(name, [])]
@@ -95,13 +97,12 @@ def _captions(report: Report) -> Table:
     return table
 
 
-def _places(report: Report) -> Table:
-    suffixes = [f"@{t}" for t in TIOUS] + [f"@{s}s" for s in SECONDS]
-    table = _table("Localisation", *suffixes)
+def _places(report: Report, title: str, suffixes: Sequence[str], *means: str) -> Table:
+    table = _table(title, *means, *suffixes)
     for name in ("F1", "Precision", "Recall"):
         if name in report.metrics:
-            cells = [_percent(report.metrics[f"{name}{suffix}"]) for suffix in suffixes]
-            table.add_row(name, _percent(report.metrics[name]), *cells)
+            keys = [name for _ in means] + [f"{name}{suffix}" for suffix in suffixes]
+            table.add_row(name, *(_percent(report.metrics[key]) for key in keys))
     return table
 
 
@@ -128,7 +129,7 @@ def _differences(differences: Sequence[Difference], names: Sequence[object]) -> 
 def _table(title: str, *columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(title, min_width=12)
-    for column in ("mean", *columns):
+    for column in columns:
         table.add_column(column, justify="right")
     return table
 
