@@ -24,24 +24,32 @@ _DOTS = re.compile(r"\.{2,}")
 _HIDDEN_DOT = "\0"
 _CONTROLS = "".join(map(chr, range(33)))
 
-# In this order, each over the whole line; what a match has used up cannot match again.
+_LETTER_SET, _OTHER_SET = f"[{_LETTERS}]", f"[^{_LETTERS}]"
+_DIGIT, _NO_DIGIT = "[0-9]", "[^0-9]"
+
+
+def _between(left: str, mark: str, right: str, gap: str) -> tuple[re.Pattern[str], str]:
+    """Give a mark that stands between two kinds of character other surroundings."""
+    return re.compile(f"({left}){mark}({right})"), rf"\1{gap}\2"
+
+
+# In this order, each over the whole line; what a match has used up cannot match again. Signs stand
+# alone, a comma unless between two digits; a hyphen inside a word parts it; an apostrophe goes with
+# the letters that follow it.
 _SEPARATIONS = [
-    (re.compile(pattern), replacement)
-    for pattern, replacement in [
-        (rf"([^{_LETTERS}0-9{_SPACES}\v.',\-\0])", r" \1 "),
-        ("–", "-"),
-        (r"([^0-9]),([^0-9])", r"\1 , \2"),
-        (r"([0-9]),([^0-9])", r"\1 , \2"),
-        (r"([^0-9]),([0-9])", r"\1 , \2"),
-        ("--", "-"),
-        (rf"([{_LETTERS}0-9.])-([{_LETTERS}0-9])", r"\1 \2"),
-        ("''", ' " '),
-        (rf"([^{_LETTERS}])'([^{_LETTERS}])", r"\1 ' \2"),
-        (rf"([^{_LETTERS}0-9])'([{_LETTERS}])", r"\1 ' \2"),
-        (rf"([{_LETTERS}])'([^{_LETTERS}])", r"\1 ' \2"),
-        (rf"([{_LETTERS}])'([{_LETTERS}])", r"\1 '\2"),
-        (r"([0-9])'s", r"\1 's"),
-    ]
+    (re.compile(rf"([^{_LETTERS}0-9{_SPACES}\v.',\-\0])"), r" \1 "),
+    (re.compile("–"), "-"),
+    _between(_NO_DIGIT, ",", _NO_DIGIT, " , "),
+    _between(_DIGIT, ",", _NO_DIGIT, " , "),
+    _between(_NO_DIGIT, ",", _DIGIT, " , "),
+    (re.compile("--"), "-"),
+    _between(f"[{_LETTERS}0-9.]", "-", f"[{_LETTERS}0-9]", " "),
+    (re.compile("''"), ' " '),
+    _between(_OTHER_SET, "'", _OTHER_SET, " ' "),
+    _between(f"[^{_LETTERS}0-9]", "'", _LETTER_SET, " ' "),
+    _between(_LETTER_SET, "'", _OTHER_SET, " ' "),
+    _between(_LETTER_SET, "'", _LETTER_SET, " '"),
+    _between(_DIGIT, "'", "s", " '"),
 ]
 
 # WordNet's detachment rules: the first that leads to a known word counts.
