@@ -12,6 +12,7 @@ those inside packages, the model has random weights at T5-small size. All videos
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import os
@@ -131,39 +132,31 @@ def overlap(folder: Path, full: bool, runs: int) -> None:
     for k in range(count):
         film(videos / f"{k}.mp4", seconds=30 + k, size="640x360", key=k)
 
-    def one_after_another(out: Path, cache: Path) -> None:
-        stages = captioner(cache)
-        jobs = make_jobs(find_videos([videos]), out, ["json"])
-        stages.settings  # noqa: B018  loading is no stage
-        for job in jobs:
+    def one_after_another(stages: Captioner, out: Path) -> None:
+        for job in make_jobs(find_videos([videos]), out, ["json"]):
             sight, heard = stages.features(job.video), stages.speech(job.video)
             batch.identify(job.video)
-            out.mkdir(exist_ok=True)
             batch.Output().write(stages.caption(job.video, sight, heard), job)
 
-    def overlapped(out: Path, cache: Path) -> None:
-        stages = captioner(cache)
+    def overlapped(stages: Captioner, out: Path) -> None:
         jobs = make_jobs(find_videos([videos]), out, ["json"])
-        stages.settings  # noqa: B018
         with Manifest(out) as manifest, shared_cores(WORKERS):
             counts = batch.run(jobs, stages, manifest, workers=WORKERS)
         assert counts.done == count, counts
 
-    times: dict[str, list[float]] = {"serial": [], "one thread": [], "overlapped": []}
-    busy: dict[str, list[float]] = {name: [] for name in times}
+    calls = {"serial": one_after_another, "one thread": one_after_another, "overlapped": overlapped}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    busy: dict[str, list[float]] = {name: [] for name in calls}
+    threads = torch.get_num_threads()
     for run in range(runs):
-        for name, call in (
-            ("serial", one_after_another),
-            ("one thread", one_after_another),
-            ("overlapped", overlapped),
-        ):
+        for name, call in calls.items():
             place = folder / f"{name} {run}"
-            before = torch.get_num_threads()
-            torch.set_num_threads(1 if name == "one thread" else before)
+            stages = captioner(place / "cache")
+            stages.settings  # noqa: B018  loading is no stage
+            torch.set_num_threads(1 if name == "one thread" else threads)
             began = time.perf_counter()
-            busy[name].append(cpu(lambda: call(place, place / "cache")))  # noqa: B023
+            busy[name].append(cpu(functools.partial(call, stages, place)))
             times[name].append(time.perf_counter() - began)
-            torch.set_num_threads(before)
     fastest = {name.replace(" ", "_") + "_s": min(found) for name, found in times.items()}
     cores = {name.replace(" ", "_") + "_cpu_s": min(found) for name, found in busy.items()}
     say(

@@ -7,6 +7,7 @@ Also a program, for tests that kill it or start it in several processes:
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 
@@ -102,6 +103,64 @@ def task(chosen: Recipe, *, validation: bool = False) -> Task:
         seed=chosen.train.seed,
     )
     return Task(found, videos(3) if validation else None, store, collate)
+
+
+def files(folder: Path) -> list[str]:
+    """The same videos as files, and the arguments of `starc train` that name them."""
+    chosen = task(recipe())
+    found = chosen.train
+    folder.mkdir(parents=True, exist_ok=True)
+    annotations = {
+        video: {
+            "duration": found.annotations[video].duration,
+            "timestamps": [list(span) for span in found.annotations[video].spans],
+            "sentences": list(found.annotations[video].sentences),
+        }
+        for video in found.ids
+    }
+    speech = {
+        video: {
+            "start": [sentence.start for sentence in found.speech[video]],
+            "end": [sentence.end for sentence in found.speech[video]],
+            "text": [sentence.text for sentence in found.speech[video]],
+        }
+        for video in found.ids
+    }
+    (folder / "annotations.json").write_text(json.dumps(annotations))
+    (folder / "speech.json").write_text(json.dumps(speech))
+    torch.save({video: found.features[video] for video in found.ids}, folder / "features.pth")
+    tokenizer().save(str(folder / "tokenizer.json"))
+    assert chosen.store is not None
+    chosen.store.save(folder / "datastore")
+    arguments = [
+        *("--annotations", folder / "annotations.json", "--features", folder / "features.pth"),
+        *("--speech", folder / "speech.json", "--validation", folder / "annotations.json"),
+        *("--tokenizer", folder / "tokenizer.json"),
+    ]
+    return [str(argument) for argument in arguments]
+
+
+SMALL = [
+    "model.temporal.features=16",
+    "model.temporal.depth=1",
+    "model.temporal.heads=2",
+    "model.temporal.feed_forward=32",
+    "model.t5.width=16",
+    "model.t5.head_width=8",
+    "model.t5.feed_forward=32",
+    "model.t5.layers=1",
+    "model.t5.decoder_layers=1",
+    "model.t5.heads=2",
+    "model.t5.text_vocabulary=140",
+    "model.t5.bins=25",
+    "data.frames=24",
+    "data.speech_tokens=40",
+    "data.target_tokens=24",
+    "train.epochs=1",
+    "train.batch=4",
+    "train.beams=1",
+]
+"""Overrides that make any recipe this small."""
 
 
 def main() -> None:

@@ -164,6 +164,7 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
         gzip.compress(TABLE.encode()[:-8]),
         gzip.compress(b""),
     ],
+    ids=["empty", "text", "cut off", "half an entry", "nothing inside"],
 )
 def test_damaged_table_is_named(sources: Sources, cache: Path, content: bytes) -> None:
     sources.paraphrases.write_bytes(content)
