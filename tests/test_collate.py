@@ -8,7 +8,7 @@ import torch
 from small_training import recipe, tokenizer, videos
 from starc.config import Config
 from starc.errors import VideoError
-from starc.model.collate import Collator, sampled
+from starc.model.collate import Collator
 from starc.types import Event
 
 
@@ -17,8 +17,9 @@ def collator(config: Config | None = None) -> Collator:
 
 
 def test_long_videos_are_thinned_out_evenly() -> None:
-    assert sampled(5, 100).tolist() == [0, 1, 2, 3, 4]
-    assert sampled(250, 100).tolist() == [j * 250 // 100 for j in range(100)]
+    long = dataclasses.replace(videos()[0], clip_TD=torch.arange(60.0)[:, None].expand(60, 16))
+    batch = collator()([long])
+    assert batch.clip_BTD[0, :, 0].tolist() == [j * 60 // 24 for j in range(24)]
 
 
 def test_a_batch_for_training() -> None:

@@ -10,7 +10,14 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 out = Console()
@@ -261,23 +268,13 @@ class Counting(Progress):
 
 def counting(name: str) -> Counting:
     """A bar over many videos."""
-    return Counting(
-        TextColumn(name),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=err,
-        disable=not err.is_terminal,
-    )
+    return Counting(*_columns(name), console=err, disable=not err.is_terminal)
 
 
-def _bar(name: str, *columns: str) -> Progress:
-    return Progress(
-        TextColumn(name),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        *(TextColumn(column) for column in columns),
-        console=err,
-        disable=not err.is_terminal,
-    )
+def _bar(name: str, *more: str) -> Progress:
+    return Progress(*_columns(name, *more), console=err, disable=not err.is_terminal)
+
+
+def _columns(name: str, *more: str) -> list[ProgressColumn]:
+    counted = [TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    return [*counted, *(TextColumn(text) for text in more)]

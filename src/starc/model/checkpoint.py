@@ -99,6 +99,7 @@ def save(
         fresh.chmod(0o755)
         state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
         save_file(state, fresh / WEIGHTS, metadata={"format": "pt"})
+        (fresh / WEIGHTS).chmod(0o644)
         (fresh / CONFIG).write_text(json.dumps(to_dict(model.config), indent=2) + "\n")
         if tokenizer is not None:
             tokenizer.save(str(fresh / TOKENIZER))
@@ -215,6 +216,8 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file") from None
     except pickle.UnpicklingError as error:
+        if path.read_bytes()[:1] not in (b"\x80", b"P"):  # neither a pickle nor a zip file
+            raise CheckpointError(f"{path}: not a PyTorch file; give a .pth or .pt") from None
         reason = str(error).split("\n")[0].split(". ")[0]
         raise CheckpointError(
             f"{path}: holds more than tensors ({reason}); not opened, ask for a clean file"

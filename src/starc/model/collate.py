@@ -18,6 +18,7 @@ from torch import Tensor
 
 from starc.config import Config
 from starc.errors import VideoError
+from starc.media.video import spread
 from starc.model import saliency, timeline
 from starc.model.batch import Batch
 from starc.model.decoding import Decoded
@@ -38,13 +39,6 @@ class Example:
     duration: float
     sentences: tuple[Sentence, ...] = ()
     events: tuple[Event, ...] = ()
-
-
-def sampled(frames: int, wanted: int) -> Tensor:
-    """Which of a video's frames are used: all, or (j · frames) // wanted for j < wanted."""
-    if frames <= wanted:
-        return torch.arange(frames)
-    return torch.arange(wanted) * frames // wanted
 
 
 class Collator:
@@ -156,7 +150,7 @@ class Collator:
             )
         if not len(clip_TD):
             raise VideoError(f"{example.id}: no frames; is the video empty or its feature file?")
-        return clip_TD[sampled(len(clip_TD), self.frames)].float()
+        return clip_TD[spread(len(clip_TD), self.frames)].float()
 
     def _salient(
         self, examples: Sequence[Example], clips: Sequence[Tensor], longest: int

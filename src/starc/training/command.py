@@ -51,16 +51,20 @@ def run_training(
     """Train from files; a resumed run keeps the recipe it began with."""
     rank = int(os.environ.get("RANK", "0"))
     place = folder if rank == 0 else folder / f".process-{rank}"
-    with Run(place, resume=resume) as run:
-        if resume and overrides:
+    if resume:
+        if overrides:
             raise ConfigError("--set: a resumed run keeps its recipe; start a new run to change it")
-        chosen = recipes.from_dict(run.read(RECIPE)) if resume else None
-        chosen = chosen or recipes.apply_overrides(recipes.recipe(name), overrides)
-        task = _task(chosen, files)
-        model = started_from(files.init, chosen) if files.init and not resume else None
-        if not resume:
-            run.write(MANIFEST, manifest(name, files, chosen))
-            run.write(RECIPE, recipes.to_dict(chosen))
+        with Run(place, resume=True) as run:
+            chosen = recipes.from_dict(run.read(RECIPE))
+            train_loop(chosen, _task(chosen, files), run, progress=progress)
+        return
+    # Everything that can be wrong is found before the folder exists.
+    chosen = recipes.apply_overrides(recipes.recipe(name), overrides)
+    task = _task(chosen, files)
+    model = started_from(files.init, chosen) if files.init else None
+    with Run(place, resume=False) as run:
+        run.write(MANIFEST, manifest(name, files, chosen))
+        run.write(RECIPE, recipes.to_dict(chosen))
         train_loop(chosen, task, run, model=model, progress=progress)
 
 
