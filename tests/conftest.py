@@ -10,9 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from starc.evaluation.meteor import Meteor
+
+# The same examples in every run: a test that fails must fail for its author too.
+settings.register_profile("starc", derandomize=True, deadline=None)
+settings.load_profile("starc")
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 DATA = Path(__file__).resolve().parent / "data"

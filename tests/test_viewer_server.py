@@ -242,7 +242,7 @@ def test_no_request_makes_the_server_fail(
     path = "/".join(urllib.request.quote(part, safe="", errors="replace") for part in parts)
     content = None if method in ("GET", "HEAD") else body
     for start in ("/", "/api/", "/api/videos/", "/static/"):
-        answer = client.request(method, start + path, params=query, content=content)
+        answer = client.request(method, BASE + start + path, params=query, content=content)
         assert answer.status_code < 500, (method, start + path)
 
 
