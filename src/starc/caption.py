@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,38 @@ def load(
     captioner = open_captioner(model, options or Options(), tower=tower, device=device)
     captioner.loaded, captioner.tower  # noqa: B018  a wrong name is said now, not at the first video
     return Starc(captioner)
+
+
+class _Asked(threading.Event):
+    """An event that is set when somebody else says so."""
+
+    def __init__(self, cancelled: Callable[[], bool]) -> None:
+        super().__init__()
+        self._cancelled = cancelled
+
+    def is_set(self) -> bool:
+        return self._cancelled()
+
+
+def for_page(
+    captioner: Captioner,
+) -> Callable[[Path, Callable[[str, float], None], Callable[[], bool]], Captioned]:
+    """Captioning as the page wants it: told of each stage, and stopped when it is cancelled."""
+
+    def caption(
+        path: Path, progress: Callable[[str, float], None], cancelled: Callable[[], bool]
+    ) -> Captioned:
+        stop = _Asked(cancelled)
+        progress("watching", 0.0)
+        sight = captioner.features(path, stop)
+        progress("listening", 0.0)
+        speech = captioner.speech(path, stop)
+        progress("captioning", 0.0)
+        captioned = captioner.caption(path, sight, speech)
+        progress("captioning", 1.0)
+        return captioned
+
+    return caption
 
 
 def tower_of(width: int) -> str:

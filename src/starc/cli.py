@@ -165,6 +165,7 @@ def view(
     token: Annotated[str | None, typer.Option(help="Made up where one is needed.")] = None,
     reference: Annotated[Path | None, typer.Option(help="Annotations to show beside.")] = None,
     compare: Annotated[Path | None, typer.Option(help="A second system's folder.")] = None,
+    model: Annotated[str | None, typer.Option(help="Caption from the page with this.")] = None,
     browser: Annotated[bool, typer.Option(help="Open the page at once.")] = True,
 ) -> None:
     """Watch, check and correct captions in a page on this machine."""
@@ -181,7 +182,15 @@ def view(
         what, host=host, port=port, token=token, reference=reference, compare=compare,
         announce=lambda url: err.print(f"starc: {url}"), open_browser=browser, formats=kinds,
         export=lambda c, f: (writers.render(c, format=f)[0].encode(), "text/plain; charset=utf-8"),
+        caption=_captioning(model) if model else None,
     )  # fmt: skip
+
+
+def _captioning(model: str) -> Any:
+    from starc.caption import for_page, open_captioner
+    from starc.pipeline import Options
+
+    return for_page(open_captioner(model, Options()))
 
 
 app.command()(commands.features)
