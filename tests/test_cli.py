@@ -12,10 +12,12 @@ import torch
 from clips import write_clip
 from small_training import SMALL, WIDTH, files, tokenizer
 from starc import cli
+from starc.caption import for_page, open_captioner
 from starc.config import apply_overrides, tiny
 from starc.model import checkpoint
 from starc.model.datastore import CaptionStore
 from starc.model.starc import STaRC
+from starc.pipeline import Options, Stopped
 from starc.types import Captioned
 
 
@@ -75,6 +77,22 @@ def model(tmp_path: Path) -> Path:
     store = CaptionStore(["crack the eggs", "heat the pan"] * 5, torch.randn(10, 1280))
     checkpoint.save(tmp_path / "model", STaRC(config), tokenizer=tokenizer(), store=store)
     return tmp_path / "model"
+
+
+def test_caption_from_the_page(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    clip = write_clip(tmp_path / "clip.mp4", seconds=3)
+    captioning = for_page(open_captioner(model, Options(engine="none")))
+    told: list[tuple[str, float]] = []
+    found = captioning(clip, lambda stage, done: told.append((stage, done)), lambda: False)
+    assert found.duration == pytest.approx(3, abs=0.2)
+    stages = ("watching", "listening", "captioning")
+    assert told == [(stage, done) for stage in stages for done in (0.0, 1.0)]
+    other = write_clip(tmp_path / "other.mp4", seconds=4)
+    with pytest.raises(Stopped):
+        captioning(other, lambda stage, done: None, lambda: True)
 
 
 def test_caption_a_folder_with_a_broken_file(
