@@ -67,8 +67,6 @@ class TrainConfig:
     """Of the decoding in validation."""
     select: Literal["CIDEr", "METEOR", "soda_c", "F1", "Bleu_4"] = "CIDEr"
     """The metric that chooses the best checkpoint."""
-    tensorboard: bool = False
-    """Also write TensorBoard events (pip install tensorboard)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
