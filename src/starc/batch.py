@@ -133,8 +133,9 @@ def run(
 ) -> Counts:
     """Caption all jobs; returns how many ended how.
 
-    `workers` threads read videos, at most `workers` + 2 videos are under way. The outcome of a
-    video depends neither on its neighbours nor on the order. `on_row` hears of every new row.
+    `workers` threads read videos and one listens; at most `workers` + 2 videos are under way.
+    The outcome of a video depends neither on its neighbours nor on the order. `on_row` hears of
+    every new row.
     """
     if workers < 1:
         raise ValueError(f"need one worker at least, got {workers = }")
@@ -176,26 +177,29 @@ _STEPS: Mapping[str, Callable[[Stages, Path, threading.Event], Any]] = {
 
 
 def _read_ahead(jobs: Sequence[Job], stages: Stages, workers: int) -> Generator[_Item, None, None]:
-    """Jobs with what their first steps found, as they become ready, a fixed number ahead."""
-    tasks: queue.SimpleQueue[tuple[_Item, str] | None] = queue.SimpleQueue()
-    results: queue.SimpleQueue[tuple[_Item, str, float]] = queue.SimpleQueue()
+    """Jobs with what their first steps found, as they become ready, a fixed number ahead.
+
+    Speech has a thread of its own: a recogniser serves one video at a time, and workers that wait
+    for it would read nothing meanwhile.
+    """
+    tasks: dict[str, queue.SimpleQueue[_Item | None]] = {
+        step: queue.SimpleQueue() for step in _STEPS
+    }
+    results: queue.SimpleQueue[tuple[_Item, float]] = queue.SimpleQueue()
     stop = threading.Event()
 
-    def work() -> None:
-        while (task := tasks.get()) is not None and not stop.is_set():
-            item, step = task
+    def work(step: str) -> None:
+        while (item := tasks[step].get()) is not None and not stop.is_set():
             began = time.monotonic()
             try:
-                if step == "features" or "features" not in item.errors:
+                if "features" not in item.errors:
                     item.found[step] = _STEPS[step](stages, item.job.video, stop)
             except BaseException as error:
                 item.errors[step] = error
-            results.put((item, step, time.monotonic() - began))
+            results.put((item, time.monotonic() - began))
 
-    threads = [
-        threading.Thread(target=work, daemon=True)
-        for _ in range(min(workers, len(_STEPS) * len(jobs)))
-    ]
+    steps = ["features"] * min(workers, len(jobs)) + ["speech"]
+    threads = [threading.Thread(target=work, args=(step,), daemon=True) for step in steps]
     for thread in threads:
         thread.start()
     waiting, under_way = iter(jobs), 0
@@ -206,10 +210,10 @@ def _read_ahead(jobs: Sequence[Job], stages: Stages, workers: int) -> Generator[
                 under_way += 1
                 item = _Item(job)
                 for step in _STEPS:
-                    tasks.put((item, step))
+                    tasks[step].put(item)
             if not under_way:
                 return
-            item, step, spent = results.get()
+            item, spent = results.get()
             item.spent += spent
             finished[item.job.name] += 1
             if finished[item.job.name] == len(_STEPS):
@@ -218,8 +222,8 @@ def _read_ahead(jobs: Sequence[Job], stages: Stages, workers: int) -> Generator[
                 under_way -= 1
     finally:
         stop.set()
-        for _ in threads:
-            tasks.put(None)
+        for step in steps:
+            tasks[step].put(None)
         end = time.monotonic() + PATIENCE
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))

@@ -7,6 +7,7 @@ of a batch failed, 130 interrupted.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -217,7 +218,9 @@ def main() -> None:
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         sys.stderr.write("starc: interrupted\n")
-        raise SystemExit(130) from None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)  # files are whole by now; a recogniser under way would be waited for
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(0) from None

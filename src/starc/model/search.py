@@ -258,17 +258,19 @@ class Int8Screen:
     def __init__(self, embedding_ND: Tensor) -> None:
         self.turn = _hadamard(_TURN)
         self.mean_D = embedding_ND.mean(0)
-        engine = torch.backends.quantized.engine
+        engine, threads = torch.backends.quantized.engine, torch.get_num_threads()
         with warnings.catch_warnings():
             # torch is pinned to a version that has these; a later one gets the float32 screen.
             warnings.filterwarnings("ignore", message=".*quantized tensor creation functions.*")
             torch.backends.quantized.engine = "fbgemm"
+            torch.set_num_threads(1)  # the pieces are so small that threads only wait: five times
             try:
                 self.blocks = [
                     self._pack(first, embedding_ND[first : first + BLOCK])
                     for first in range(0, len(embedding_ND), BLOCK)
                 ]
             finally:
+                torch.set_num_threads(threads)
                 torch.backends.quantized.engine = engine
         self._check(embedding_ND[:BLOCK])
 
