@@ -6,7 +6,7 @@ from pathlib import Path
 import starc
 
 ROOT = Path(starc.__file__).parent
-BASE = {"types", "errors", "config", "settings", "annotations", "atomic"}
+BASE = {"types", "errors", "config", "settings", "annotations", "atomic", "folders"}
 # What each room may import besides itself and the base.
 ROOMS: dict[str, set[str]] = {
     "media": set(),

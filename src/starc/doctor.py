@@ -6,14 +6,14 @@ Looks only at what is there: imports nothing heavy, downloads nothing, changes n
 from __future__ import annotations
 
 import importlib.util
-import os
 import platform
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
-from pathlib import Path
+
+from starc.folders import cache_folder
 
 EXTRAS = {
     "embedded": "towers and a speech recogniser that need no download",
@@ -36,11 +36,6 @@ class Finding:
     ok: bool
     found: str
     advice: str = ""
-
-
-def cache_folder() -> Path:
-    """Where indices and transcripts are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "starc"
 
 
 def examine() -> list[Finding]:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from starc.atomic import replacing
 from starc.errors import MissingExtra, StarcError
+from starc.folders import cache_folder
 
 Progress = Callable[[float], None]
 
@@ -167,15 +168,6 @@ def open_index(
             raise StarcError(f"{path}: was damaged while it was written; is the disk sound?")
         progress(1.0)
     return _index(sections)
-
-
-def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/starc, by default ~/.cache/starc."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path("~/.cache").expanduser()) / "starc"
-    except RuntimeError as error:
-        raise StarcError("METEOR's index: no home folder to keep it; set XDG_CACHE_HOME") from error
 
 
 def _unreadable(path: Path, error: Exception) -> StarcError:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from starc.errors import VideoError
+from starc.folders import cache_folder
 
 log = logging.getLogger("starc")
 
@@ -26,8 +27,7 @@ PIECE = 2**20
 
 def folder(kind: str) -> Path:
     """Where entries of a kind are kept."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "starc" / kind
+    return cache_folder() / kind
 
 
 def fingerprint(path: Path) -> str:

@@ -17,22 +17,19 @@ from av.error import FFmpegError
 
 from starc.atomic import replacing
 from starc.errors import VideoError
+from starc.folders import cache_folder
 
 WIDTH_PX = 480
 _DECODERS = threading.BoundedSemaphore(2)
-
-
-def cache_folder() -> Path:
-    """Where pictures are kept between runs."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "starc" / "thumbnails"
 
 
 def thumbnail(video: Path, time: float | None, *, cache: Path | None = None) -> bytes:
     """JPEG of the moment `time` (None: a tenth into the video)."""
     status = video.stat()
     about = f"{video}\0{status.st_mtime_ns}\0{status.st_size}\0{time}\0{WIDTH_PX}"
-    kept = (cache or cache_folder()) / (hashlib.sha256(os.fsencode(about)).hexdigest() + ".jpg")
+    kept = (cache or cache_folder() / "thumbnails") / (
+        hashlib.sha256(os.fsencode(about)).hexdigest() + ".jpg"
+    )
     try:
         return kept.read_bytes()
     except OSError:
