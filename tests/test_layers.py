@@ -34,7 +34,7 @@ ROOMS: dict[str, set[str]] = {
         "worklist",
         "cluster",
     },
-    "training": {"media", "model", "evaluation"},
+    "training": {"media", "model", "evaluation", "longform"},
     "doctor": set(),
 }
 ROOMS["commands"] = {*ROOMS}

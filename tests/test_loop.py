@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,15 @@ import pytest
 import torch
 
 from small_training import recipe, task
-from starc.errors import CheckpointError, ConfigError, StarcError
+from starc.errors import (
+    CheckpointError,
+    ConfigError,
+    DatastoreError,
+    MissingExtra,
+    StarcError,
+)
 from starc.model import checkpoint
+from starc.model.datastore import CaptionStore
 from starc.training import loop
 from starc.training.loop import Training, freeze, rate, train
 from starc.training.recipes import Recipe, TrainConfig, apply_overrides, to_dict
@@ -80,7 +88,8 @@ def test_killed_at_a_random_moment_and_resumed(tmp_path: Path) -> None:
 
 
 def test_two_processes_are_one(tmp_path: Path) -> None:
-    still = ["--set", "model.t5.dropout=0", "--set", "model.temporal.dropout=0"]
+    settings = ("model.t5.dropout=0", "model.temporal.dropout=0")
+    still = [word for setting in settings for word in ("--set", setting)]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -165,12 +174,58 @@ def test_a_full_disk_keeps_the_last_checkpoint(
     assert len(trained(tmp_path / "run", chosen, resume=True)) == 4
 
 
-def test_a_loss_that_is_no_number_names_its_videos(tmp_path: Path) -> None:
-    chosen = apply_overrides(
-        recipe(learning_rate=1e30, clip=0.0, epochs=4), ["model.retrieval=none"]
-    )
+@pytest.mark.parametrize("more", [["model.retrieval=none"], []])
+def test_a_loss_that_is_no_number_names_its_videos(tmp_path: Path, more: list[str]) -> None:
+    chosen = apply_overrides(recipe(learning_rate=1e30, clip=0.0, epochs=4), more)
     with pytest.raises(StarcError, match=r"the loss is .* on the videos video\d"):
         trained(tmp_path / "run", chosen)
+
+
+def test_a_datastore_in_the_wrong_is_not_blamed_on_the_loss(tmp_path: Path) -> None:
+    chosen = recipe()
+    own = task(chosen)
+    only = CaptionStore(["stir"], torch.ones(1, 16), videos=[own.train.ids[0]])
+    with Run(tmp_path / "run", resume=False) as run:
+        run.write(RECIPE, to_dict(chosen))
+        with pytest.raises(DatastoreError, match="belong to the video that is excluded"):
+            train(chosen, replace(own, store=only), run)
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard would draw, by tag."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    seen = EventAccumulator(str(folder / "tensorboard")).Reload()
+    return {
+        tag: [(event.step, event.value) for event in seen.Scalars(tag)]
+        for tag in seen.Tags()["scalars"]
+    }
+
+
+def test_tensorboard_has_what_the_metrics_have(tmp_path: Path, meteor_backend: Any) -> None:
+    pytest.importorskip("tensorboard")
+    meteor_backend("auto")
+    chosen = recipe(tensorboard=True, validate_every=2)
+    trained(tmp_path / "run", chosen, stop_after=3)
+    found = trained(tmp_path / "run", chosen, resume=True)
+    drawn = scalars(tmp_path / "run")
+    steps = [line for line in found if "loss" in line]
+    for name in ("loss", "caption", "saliency", "rate", "norm"):
+        assert drawn[f"train/{name}"] == [
+            (line["step"], pytest.approx(line[name], rel=1e-6)) for line in steps
+        ]
+    (scored,) = (line for line in found if "validation" in line)
+    assert drawn["validation/F1"] == [(4, pytest.approx(scored["validation"]["F1"], rel=1e-6))]
+    assert not any("epoch" in tag or "steps" in tag for tag in drawn)
+
+
+def test_without_tensorboard_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtra, match=r"tensorboard.*pip install 'starc\[tensorboard\]'"):
+        trained(tmp_path / "run", recipe(tensorboard=True))
+    trained(tmp_path / "other", recipe())
 
 
 def test_batches_must_come_out_even(tmp_path: Path) -> None:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from small_training import SMALL, files, recipe, task, videos
 from starc.annotations import Annotated
+from starc.cli import app
 from starc.errors import AnnotationError, CheckpointError, ConfigError
+from starc.model import checkpoint
 from starc.model.starc import STaRC
 from starc.training import analysis, figures
-from starc.training.ablations import Result, best, finished, markdown, rows, slug, write
+from starc.training.ablations import Result, markdown, rows, write
 from starc.training.check import examine
 from starc.training.command import Files, run_training, started_from
 from starc.training.recipes import apply_overrides
-from starc.training.run import RECIPE
 from starc.training.tables import ablation
 from starc.training.videos import Videos, usable_events
 from starc.types import Sentence
@@ -96,6 +97,61 @@ def test_looking_inside_and_drawing(tmp_path: Path) -> None:
     assert figures.quality_against_captions({"a": quality}, tmp_path / "quality.png").is_file()
 
 
+def test_segments_on_the_events_are_of_the_best_quality() -> None:
+    found = videos(2)
+    exact = {video: found.annotations[video] for video in found.ids}
+    best = {"Recall@0.5": 1.0, "Mean IoU": 1.0, "Matched segments": 3.0}
+    assert analysis.segment_quality(exact, found) == pytest.approx(best)
+    # Two events in one segment: IoU 6/14 with each. The third is met, twice.
+    coarse = Annotated(((0, 14), (16, 22), (17, 22)), ("",) * 3, 24.0)
+    values = analysis.segment_quality({**exact, "video1": coarse}, found)
+    assert list(values.values()) == pytest.approx([(1 + 1 / 3) / 2, (1 + 13 / 21) / 2, 2.5])
+
+
+def test_the_segments_that_retrieve_lie_in_the_video() -> None:
+    chosen = recipe()
+    torch.manual_seed(0)
+    made, found = task(chosen), videos(2)
+    model = STaRC(chosen.model)
+    cut = analysis.retrieving_segments(model, made.store, made.collate, found)
+    (seen, _) = analysis.look_inside(model, made.store, made.collate, list(found))
+    kept = [segment for segment in seen.segments["transport"] if segment.kept]
+    assert 0 < len(kept) <= chosen.model.segments.top_k
+    assert cut["video0"].spans == tuple((float(it.first), float(it.stop)) for it in kept)
+
+
+def test_correlation() -> None:
+    assert analysis.correlation([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
+    assert analysis.correlation([1, 2, 3], [6, 4, 2]) == pytest.approx(-1)
+    assert analysis.correlation([1, 2], [2, 4]) is None
+    assert analysis.correlation([1, 1, 1], [2, 4, 5]) is None
+
+
+def test_several_models_are_correlated(tmp_path: Path, meteor_backend: Any) -> None:
+    meteor_backend("auto")
+    arguments, made = files(tmp_path / "data"), task(recipe())
+    folders = []
+    for method in ("transport", "uniform", "kmeans"):
+        torch.manual_seed(0)
+        chosen = apply_overrides(recipe(), [f"model.segments.method={method}"])
+        folders.append(tmp_path / method / "best")
+        folders[-1].parent.mkdir()
+        saved = {"tokenizer": made.collate.tokenizer, "store": made.store}
+        checkpoint.save(folders[-1], STaRC(chosen.model), **saved)
+    named = ["--out", str(tmp_path / "out"), "--videos", "2", *arguments[:6]]
+    result = CliRunner().invoke(app, ["analyse", *map(str, folders), *named])
+    assert result.exit_code == 0, result.exception
+    assert (tmp_path / "out/correlation.png").stat().st_size > 5000
+    lines = (tmp_path / "out/correlation.csv").read_text().splitlines()
+    assert lines[0] == "model,Recall@0.5,Mean IoU,Matched segments,CIDEr,METEOR"
+    assert [line.split(",")[0] for line in lines[1:]] == ["transport", "uniform", "kmeans"]
+    bare = apply_overrides(recipe(), ["model.retrieval=none"])
+    checkpoint.save(tmp_path / "bare", STaRC(bare.model), tokenizer=made.collate.tokenizer)
+    ended = CliRunner().invoke(app, ["analyse", str(folders[0]), str(tmp_path / "bare"), *named])
+    assert isinstance(ended.exception, ConfigError)
+    assert "retrieves nothing" in str(ended.exception)
+
+
 def test_area_under_curve_of_a_perfect_score() -> None:
     chosen = recipe()
     torch.manual_seed(0)
@@ -150,19 +206,3 @@ def test_the_two_stages(tmp_path: Path) -> None:
         started_from(one / "best", wider)
     with pytest.raises(ConfigError, match="keeps its recipe"):
         run_training("youcook2", second, two, SMALL, resume=True, progress=told.append)
-
-
-@pytest.mark.slow
-def test_an_ablation_from_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "starc", "ablate", "pooling", "youcook2"]
-    command += ["--run", str(tmp_path / "run"), *files(tmp_path / "data")]
-    command += ["--datastore", str(tmp_path / "data/datastore")]
-    for setting in SMALL:
-        command += ["--set", setting]
-    for _ in range(2):
-        ran = subprocess.run(command, capture_output=True, text=True)
-        assert ran.returncode == 0, ran.stderr
-    assert "uniform" in (tmp_path / "run/table.md").read_text()
-    place = tmp_path / "run" / f"{slug('saliency-weighted')}-seed0"
-    assert finished(place)
-    assert (place / RECIPE).is_file() and "CIDEr" in best(place)

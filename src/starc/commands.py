@@ -206,13 +206,19 @@ def ablate(
     tokenizer: Annotated[Path, typer.Option(help="tokenizer.json of the T5.")],
     speech: Speech = None,
     store: Store = None,
-    others: Annotated[list[str] | None, typer.Option("--with", help="coco=FOLDER.")] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="coco=FOLDER; hierarchical is built from --datastore when it has no folder.",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="Trainings per row.")] = 1,
     jobs: Annotated[int, typer.Option(help="Rows at a time.")] = 1,
     settings: Settings = None,
 ) -> None:
     """Run the rows of a table of the paper and write it, with the paper's figures beside ours."""
-    from starc.training.ablations import run_rows, write
+    from starc.training.ablations import named_datastores, run_rows, write
     from starc.training.tables import ablation
 
     chosen = ablation(name)
@@ -221,12 +227,11 @@ def ablate(
     arguments += ["--speech", str(speech)] if speech else []
     for setting in settings or []:
         arguments += ["--set", setting]
-    stores = dict(pair.split("=", 1) for pair in others or [] if "=" in pair)
     results = run_rows(
         chosen,
         arguments,
         run,
-        datastores={key: Path(value) for key, value in stores.items()},
+        datastores=named_datastores(chosen, others or []),
         own=store,
         seeds=range(seeds),
         jobs=jobs,
@@ -238,17 +243,23 @@ def ablate(
 
 
 def analyse(
-    model: Annotated[Path, typer.Argument(help="A model folder, such as RUN/best.")],
+    models: Annotated[list[Path], typer.Argument(help="Run or model folders, such as RUN/best.")],
     annotations: Annotations,
     features: FeaturesPath,
     target: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures.")],
     speech: Speech = None,
-    videos: Annotated[int, typer.Option(help="Videos in a figure.")] = 4,
+    videos: Annotated[
+        int | None, typer.Option(min=1, help="Videos to look at; 4, and all for several models.")
+    ] = None,
 ) -> None:
-    """Draw the paper's figures from a trained model."""
-    from starc.training.command import draw
+    """Draw the paper's figures from a trained model; from several, how their scores correlate."""
+    from starc.training.command import correlate, draw
 
-    for path in draw(model, annotations, features, speech, target, videos=videos):
+    if len(models) > 1:
+        drawn = correlate(models, annotations, features, speech, target, videos=videos)
+    else:
+        drawn = draw(models[0], annotations, features, speech, target, videos=videos or 4)
+    for path in drawn:
         out.print(str(path))
 
 

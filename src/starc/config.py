@@ -182,6 +182,8 @@ class T5Settings:
     """Time tokens."""
     dropout: float = 0.1
     """Probability, everywhere in T5."""
+    attention_dropout: float | None = None
+    """Of attention weights; None: as everywhere. 0 lets a processor train much faster."""
     feed_forward_activation: str = "relu"
     """Activation in the feed-forward layers, by its name in transformers."""
     relative_buckets: int = 32
@@ -233,6 +235,10 @@ class Config:
     prompt: PromptConfig | None = field(default_factory=PromptConfig)
     t5: T5Settings = field(default_factory=T5Settings)
     loss: LossConfig = field(default_factory=LossConfig)
+    window: float = 0.0
+    """Seconds of a look. Training cuts longer videos into parts about this long, anew in each
+    epoch; at inference overlapping windows are captioned and joined. 0: videos whole, as in the
+    paper."""
     mask_padding: bool = True
     """Zero frames after the end of a short video take part in nothing. Published: they take part
     in saliency, transport, segments and attention."""
@@ -345,20 +351,28 @@ def check(config: Config) -> None:
                 f"windows.stride: {len(steps)} strides for {len(config.windows.sizes)} sizes; "
                 "give one, or one per size"
             )
+    if not (math.isfinite(config.window) and config.window >= 0):
+        raise ConfigError(f"window: must be at least 0 seconds (found {config.window})")
     if config.prompt is not None and config.saliency is None:
         raise ConfigError("prompt: needs saliency scores; set saliency=on or prompt=none")
 
 
 def _check_numbers(where: str, part: Any) -> None:
-    zero_allowed = {"dropout", "noise", "label_smoothing", "temporal_prior", "saliency_bias"}
+    zero_allowed = {
+        "noise",
+        "label_smoothing",
+        "temporal_prior",
+        "saliency_bias",
+    }
     for spec in dataclasses.fields(part):
         value, name = getattr(part, spec.name), f"{where}.{spec.name}"
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        zero = spec.name in zero_allowed or spec.name.endswith("weight") or "structure" in spec.name
+        share = "structure" in spec.name or "dropout" in spec.name
+        zero = share or spec.name in zero_allowed or spec.name.endswith("weight")
         if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
             raise ConfigError(
                 f"{name}: must be {'at least' if zero else 'above'} 0 (found {value})"
             )
-        if ("structure" in spec.name or spec.name in {"dropout", "label_smoothing"}) and value > 1:
+        if (share or spec.name == "label_smoothing") and value > 1:
             raise ConfigError(f"{name}: must be at most 1 (found {value})")

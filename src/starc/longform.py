@@ -22,6 +22,9 @@ SAME = 0.5
 SAME_WORDS = 0.5
 """Shared words (Dice) from which events that overlap less are one all the same."""
 
+SLACK = 1.2
+"""A video this much longer than a model's window is still taken in whole."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LongForm:
@@ -41,6 +44,13 @@ class LongForm:
             raise ValueError(f"need 0 < spacing <= widest, got {self.spacing = }, {self.widest = }")
         if not 0 < self.overlap < 1:
             raise ValueError(f"overlap must lie between 0 and 1, got {self.overlap = }")
+
+
+def for_window(window: float, *, most: int) -> LongForm:
+    """The rule for a model that learnt on parts of `window` seconds; 0: the usual one."""
+    if not window:
+        return LongForm()
+    return LongForm(widest=SLACK * window / most, spacing=window / most)
 
 
 class Positions(NamedTuple):

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import T5Config
-from transformers.models.t5.modeling_t5 import T5Stack
+from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 
 from starc.config import T5Settings
 
@@ -178,6 +178,10 @@ def _stack(settings: T5Settings, *, decoder: bool) -> Any:
     config.is_decoder = decoder
     stack: Any = T5Stack(config)  # type: ignore[no-untyped-call]
     stack.embed_tokens = None
+    if settings.attention_dropout is not None:
+        for layer in stack.modules():
+            if isinstance(layer, T5Attention):
+                layer.dropout = settings.attention_dropout
     if settings.recompute:
         stack.gradient_checkpointing_enable({"use_reentrant": False})
     return stack

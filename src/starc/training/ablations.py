@@ -20,12 +20,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from starc import settings
 from starc.atomic import replacing
 from starc.errors import ConfigError, StarcError
+from starc.model.datastore import CaptionStore
+from starc.model.hierarchy import HierarchicalStore
 from starc.training.run import METRICS, RECIPE
 from starc.training.tables import Ablation, Row
 
 SHOWN = {"CIDEr": "CIDEr", "METEOR": "METEOR", "soda_c": "SODA_c", "Bleu_4": "BLEU_4", "F1": "F1"}
+HIERARCHICAL = "hierarchical"
+"""The datastore that can be built from the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ def run_rows(
     if jobs < 1 or not seeds:
         raise ConfigError(f"an ablation needs a job and a seed (found {jobs} and {len(seeds)})")
     folder.mkdir(parents=True, exist_ok=True)
+    datastores = with_hierarchy(ablation, datastores, own, folder)
 
     def run(row: Row, seed: int) -> str | None:
         place = folder / f"{slug(row.name)}-seed{seed}"
@@ -96,6 +102,37 @@ def run_rows(
         ]
         results.append(Result(row, tuple(found), next((p for p in problems if p), None)))
     return results
+
+
+def named_datastores(ablation: Ablation, pairs: Sequence[str]) -> dict[str, Path]:
+    """`coco=FOLDER` as a datastore by its name in the table; `hierarchical` alone is built."""
+    names = [row.datastore for row in ablation.rows if row.datastore]
+    found = {}
+    for name, _, folder in (pair.partition("=") for pair in pairs):
+        if name not in names:
+            hint = settings.offer(name, names) if names else "no row of this table has its own"
+            raise ConfigError(f"--with {name}: unknown datastore; {hint}")
+        if folder:
+            found[name] = Path(folder)
+        elif name != HIERARCHICAL:
+            raise ConfigError(f"--with {name}: a folder is missing; write --with {name}=FOLDER")
+    return found
+
+
+def with_hierarchy(
+    ablation: Ablation, datastores: Mapping[str, Path], own: Path | None, folder: Path
+) -> Mapping[str, Path]:
+    """A hierarchical datastore of the run's own captions, where a row needs one and none is given.
+
+    An ablation that goes on finds it where it was built.
+    """
+    wanted = any(row.datastore == HIERARCHICAL for row in ablation.rows)
+    if not wanted or own is None or HIERARCHICAL in datastores:
+        return datastores
+    built = folder / "datastore-hierarchical"
+    if not built.exists():
+        HierarchicalStore(CaptionStore.load(own)).save(built)
+    return {**datastores, HIERARCHICAL: built}
 
 
 def slug(name: str) -> str:

@@ -2,24 +2,33 @@
 
 In: a model, its datastore, annotated videos. Out: for each video saliency against the annotated
 events, how sharply X and X' change from frame to frame, which anchor each frame goes to, and the
-segments and captions that other ways of cutting the video would give. figures.py draws them.
+segments and captions that other ways of cutting the video would give; and over models, how well
+the segments fit the events. figures.py draws them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from starc.annotations import Annotated
 from starc.config import apply_overrides
+from starc.evaluation import localisation
+from starc.evaluation.pairs import corpus
 from starc.model import saliency
 from starc.model.collate import Collator, Example
 from starc.model.datastore import Datastore
 from starc.model.starc import STaRC
+from starc.training.validation import overlapping
+from starc.training.videos import Videos
 from starc.types import Event, Segment
 
+INDICATORS = ("Recall@0.5", "Mean IoU", "Matched segments")
+"""Of segment quality: the axes of the paper's correlation figure."""
 METHODS = ("uniform", "adaptive", "kmeans", "transport")
 
 
@@ -82,6 +91,45 @@ def look_inside(
                 for name, variant in variants.items()
             },
         )
+
+
+@torch.no_grad()
+def retrieving_segments(
+    model: STaRC, store: Datastore | None, collate: Collator, videos: Videos
+) -> dict[str, Annotated]:
+    """Where the segments lie whose captions reach the decoder, by video, in seconds."""
+    model.eval()
+    found = {}
+    for index, video in enumerate(videos.ids):
+        spans: list[tuple[float, float]] = []
+        for look in overlapping(videos, index, model.config.window):
+            example = videos.part(look)
+            batch = collate([example]).to(next(model.parameters()).device)
+            seen = model.look(model.frames(batch), batch, store, inference=True)
+            real = int(batch.frame_mask_BT.sum())
+            second = example.duration / real
+            spans += [
+                (look.start + it.first * second, look.start + min(it.stop, real) * second)
+                for it in seen.segments[0]
+                if it.kept and it.first < real
+            ]
+        found[video] = Annotated(tuple(spans), ("",) * len(spans), videos.duration(index))
+    return found
+
+
+def segment_quality(segments: Mapping[str, Annotated], videos: Videos) -> dict[str, float]:
+    """The paper's indicators of how well segments fit the annotated events, mean over videos."""
+    laid_out = corpus(segments, [videos.annotations], videos.ids)
+    recall_V, mean_iou_V, matched_V = localisation.segment_quality(laid_out)
+    values = (recall_V, mean_iou_V, matched_V)
+    return {name: float(each.mean()) for name, each in zip(INDICATORS, values, strict=True)}
+
+
+def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Pearson's r; None below three points, or where one side does not vary."""
+    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+        return None
+    return statistics.correlation(x, y)
 
 
 def area_under_curve(insights: Sequence[Insight]) -> float | None:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import torch
 
+from starc.atomic import replacing
 from starc.errors import CheckpointError, ConfigError, DatastoreError
-from starc.model import checkpoint
+from starc.model import checkpoint, datastore
+from starc.model.checkpoint import SavedDatastore
 from starc.model.collate import Collator
-from starc.model.datastore import CaptionStore
+from starc.model.decoding import BeamSearch
 from starc.model.starc import STaRC
-from starc.training import analysis, figures, recipes
+from starc.training import analysis, board, figures, recipes
 from starc.training.loop import Progress, Task
 from starc.training.loop import train as train_loop
 from starc.training.recipes import Recipe
 from starc.training.run import MANIFEST, RECIPE, Run
+from starc.training.validation import predict, validate
 from starc.training.videos import Videos
+
+_DECODED = 8
+"""Videos decoded together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,8 @@ def run_training(
         return
     # Everything that can be wrong is found before the folder exists.
     chosen = recipes.apply_overrides(recipes.recipe(name), overrides)
+    if chosen.train.tensorboard:
+        board.require()
     task = _task(chosen, files)
     model = started_from(files.init, chosen) if files.init else None
     with Run(place, resume=False) as run:
@@ -115,13 +125,10 @@ def draw(
     *,
     videos: int,
 ) -> list[Path]:
-    """The paper's figures of a model folder."""
-    loaded = checkpoint.load(model)
-    if loaded.tokenizer is None:
-        raise CheckpointError(f"{model}: no tokenizer.json; copy it there")
+    """The paper's figures of a model or run folder."""
+    loaded, collate = _opened(model)
     found = Videos.read(annotations, features, speech)
     chosen = [found[index] for index in range(min(videos, len(found)))]
-    collate = Collator(loaded.config, loaded.tokenizer)
     insights = list(analysis.look_inside(loaded.model, loaded.store, collate, chosen))
     target.mkdir(parents=True, exist_ok=True)
     drawn = [figures.transition_sharpness(insights, target / "sharpness.png")]
@@ -135,8 +142,66 @@ def draw(
     return drawn
 
 
+def correlate(
+    models: Sequence[Path],
+    annotations: Path,
+    features: Path,
+    speech: Path | None,
+    target: Path,
+    *,
+    videos: int | None,
+) -> list[Path]:
+    """Segment quality of several models against their CIDEr and METEOR: a figure and a table."""
+    found = Videos.read(annotations, features, speech)
+    found = replace(found, ids=found.ids[:videos])
+    rows = {name: _qualities(model, found) for name, model in _names(models).items()}
+    target.mkdir(parents=True, exist_ok=True)
+    columns = (*analysis.INDICATORS, "CIDEr", "METEOR")
+    with replacing(target / "correlation.csv") as file:
+        writer = csv.writer(file)
+        writer.writerow(["model", *columns])
+        for name, values in rows.items():
+            writer.writerow([name, *(values[column] for column in columns)])
+    drawn = figures.quality_against_captions(rows, target / "correlation.png")
+    return [drawn, target / "correlation.csv"]
+
+
+def _qualities(model: Path, videos: Videos) -> dict[str, float]:
+    loaded, collate = _opened(model)
+    if loaded.config.retrieval is None:
+        raise ConfigError(f"{model}: retrieves nothing, so it has no segments; leave it out")
+    segments = analysis.retrieving_segments(loaded.model, loaded.store, collate, videos)
+    predictions = predict(
+        loaded.model,
+        videos,
+        range(len(videos)),
+        collate,
+        loaded.store,
+        batch=_DECODED,
+        search=BeamSearch(),
+    )
+    return analysis.segment_quality(segments, videos) | validate(predictions, videos)
+
+
+def _names(models: Sequence[Path]) -> dict[str, Path]:
+    """A short name for each folder: a run's own, and whole paths where those are not enough."""
+    short = {(path.parent if path.name in ("best", "last") else path).name: path for path in models}
+    return short if len(short) == len(models) else {str(path): path for path in models}
+
+
+def _opened(folder: Path) -> tuple[checkpoint.Loaded, Collator]:
+    """A model folder, or the best model of a run folder, and what makes its batches."""
+    model = folder / "best" if (folder / RECIPE).is_file() else folder
+    loaded = checkpoint.load(model)
+    if loaded.tokenizer is None:
+        raise CheckpointError(f"{model}: no tokenizer.json; copy it there")
+    return loaded, Collator(loaded.config, loaded.tokenizer)
+
+
 def _task(chosen: Recipe, files: Files) -> Task:
-    store = CaptionStore.load(files.datastore) if files.datastore else None
+    store = None
+    if files.datastore:
+        store = cast(SavedDatastore, datastore.load(files.datastore))  # all kinds save themselves
     if chosen.model.retrieval is not None and store is None:
         raise DatastoreError(
             "--datastore: this recipe retrieves captions; build one (starc datastore build), or "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from starc.errors import MissingExtra
-from starc.training.analysis import Insight
+from starc.training.analysis import INDICATORS, Insight, correlation
 from starc.training.tables import Ablation
 
 if TYPE_CHECKING:
@@ -105,23 +106,30 @@ def segmentations(insight: Insight, path: Path) -> Path:
 
 
 def quality_against_captions(models: Mapping[str, Mapping[str, float]], path: Path) -> Path:
-    """Segment quality (x) against CIDEr and METEOR (y), a point per model."""
+    """Segment quality (x) against CIDEr and METEOR (y): a point per model, and Pearson's r."""
     pyplot = _pyplot()
-    indicators = ("Recall@0.5", "Mean IoU", "Matched segments")
-    figure, axes = pyplot.subplots(2, 3, figsize=(10, 5.6), constrained_layout=True)
+    figure, axes = pyplot.subplots(
+        2, 3, figsize=(10.5, 5.8), sharex="col", sharey="row", constrained_layout=True
+    )
     for row, metric in zip(axes, ("CIDEr", "METEOR"), strict=True):
-        for axis, indicator in zip(row, indicators, strict=True):
-            for name, values in models.items():
-                axis.scatter(values[indicator], 100 * values[metric], color=_LINE, s=22)
-                axis.annotate(
-                    name,
-                    (values[indicator], 100 * values[metric]),
-                    fontsize=7,
-                    xytext=(4, 3),
-                    textcoords="offset points",
+        row[0].set_ylabel(f"{metric} × 100")
+        y = [100 * values[metric] for values in models.values()]
+        for axis, indicator in zip(row, INDICATORS, strict=True):
+            x = [values[indicator] for values in models.values()]
+            for number, point in enumerate(zip(x, y, strict=True)):
+                axis.scatter(*point, color=f"C{number % 10}", s=44, label=list(models)[number])
+            r = correlation(x, y)
+            if r is not None:
+                axis.axline(
+                    (fmean(x), fmean(y)), slope=r * stdev(y) / stdev(x), color="0.7", zorder=0
                 )
-            axis.set_xlabel(indicator)
-            axis.set_ylabel(f"{metric} × 100")
+                axis.set_title(f"r = {r:.2f}", loc="right", fontsize=9)
+            axis.margins(0.12)
+            axis.locator_params(axis="x", nbins=5)
+    for axis, name in zip(axes[1], INDICATORS, strict=True):
+        axis.set_xlabel(f"{name} per video" if name == "Matched segments" else name)
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=8)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
     return path

@@ -11,10 +11,11 @@ weighted by its share of tokens (videos, frames), not averaged over processes.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,20 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
 
 from starc.annotations import Annotated
-from starc.errors import ConfigError, StarcError
+from starc.errors import ConfigError, DatastoreError, StarcError
 from starc.model import checkpoint
 from starc.model.batch import Batch
+from starc.model.checkpoint import SavedDatastore
 from starc.model.collate import Collator
-from starc.model.datastore import CaptionStore
 from starc.model.decoding import BeamSearch
 from starc.model.starc import Losses, STaRC
 from starc.model.t5 import PAD
 from starc.training import batches
+from starc.training.board import Board
 from starc.training.recipes import Recipe, TrainConfig
 from starc.training.run import Run
 from starc.training.validation import predict, validate
-from starc.training.videos import Videos
+from starc.training.videos import Part, Videos
 
 Progress = Callable[[dict[str, Any]], None]
 """Told about each step and each validation, in the main process."""
@@ -50,7 +52,7 @@ class Task:
 
     train: Videos
     validation: Videos | None
-    store: CaptionStore | None
+    store: SavedDatastore | None
     collate: Collator
 
 
@@ -66,10 +68,13 @@ def train(
     """Train to the end of the last epoch, or to step `stop_after`; go on where `run` was left."""
     torch.manual_seed(recipe.train.seed)
     training = Training(recipe, task, run, model or STaRC(recipe.model), progress)
-    while training.step < training.steps:
-        training.epoch(stop_after)
-        if training.step == stop_after:
-            break
+    try:
+        while training.step < training.steps:
+            training.epoch(stop_after)
+            if training.step == stop_after:
+                break
+    finally:
+        training.close()
 
 
 class Training:
@@ -94,13 +99,25 @@ class Training:
             self.optimiser.load_state_dict(state["optimiser"])
             if self.accelerator.is_main_process:
                 run.forget_after(self.step)
-        self.per_epoch = batches.per_epoch(len(task.train), self.config)
+        parts = len(task.train.parts(recipe.model.window, random.Random(0)))
+        self.per_epoch = batches.per_epoch(parts, self.config)
         self.steps = self.per_epoch * self.config.epochs
+        self.board: Board | None = None
+        if self.config.tensorboard and self.accelerator.is_main_process:
+            self.board = Board(run.folder, step=self.step)
+
+    def close(self) -> None:
+        """Write what is waiting to be written."""
+        if self.board is not None:
+            self.board.close()
 
     def epoch(self, stop_after: int | None) -> None:
         """The rest of the epoch under way, then a save and a validation."""
         number, first = divmod(self.step, self.per_epoch)
-        planned = batches.order(self.task.train.lengths(), self.config, number)[first:]
+        videos = self.task.train
+        cuts = videos.parts(self.recipe.model.window, random.Random(f"{self.config.seed}/{number}"))
+        ordered = batches.order([videos.length(cut) for cut in cuts], self.config, number)
+        planned = [[cuts[index] for index in batch] for batch in ordered[first:]]
         for parts in self._prefetched(planned, number):
             line = self.optimise(parts)
             self.step += 1
@@ -129,7 +146,7 @@ class Training:
             last = n == len(parts) - 1
             with nullcontext() if last else accelerator.no_sync(self.model):
                 with accelerator.autocast():
-                    losses = self.model(part.to(accelerator.device), self.task.store)
+                    losses = self._losses(part.to(accelerator.device))
                 named = weighted(losses, share, self.recipe)
                 self._require_finite(named["loss"], part)
                 accelerator.backward(named["loss"])
@@ -145,6 +162,26 @@ class Training:
         values = torch.stack([sum(part[name] for part in seen) for name in names])  # type: ignore[misc]
         means = accelerator.reduce(values, reduction="mean").tolist()
         return dict(zip(names, means, strict=True)) | {"rate": used, "norm": float(norm)}
+
+    def _losses(self, part: Batch) -> Losses:
+        """The model's losses; numbers that ran away reach the datastore before the loss."""
+        try:
+            losses: Losses = self.model(part, self.task.store)
+        except DatastoreError:
+            self._require_finite(self._loss_without_retrieval(part), part)
+            raise
+        return losses
+
+    @torch.no_grad()
+    def _loss_without_retrieval(self, part: Batch) -> Tensor:
+        model = self.accelerator.unwrap_model(self.model)
+        config = model.config
+        model.config = replace(config, retrieval=None)
+        try:
+            total: Tensor = model(part, None).total
+        finally:
+            model.config = config
+        return total
 
     def _end_of_epoch(self, number: int) -> None:
         config, videos, accelerator = self.config, self.task.validation, self.accelerator
@@ -190,15 +227,15 @@ class Training:
             {"step": self.step, "best": self.best, "optimiser": self.optimiser.state_dict()},
         )
 
-    def _prefetched(self, planned: Sequence[Sequence[int]], epoch: int) -> Iterator[list[Batch]]:
+    def _prefetched(self, planned: Sequence[Sequence[Part]], epoch: int) -> Iterator[list[Batch]]:
         """This process's parts of each global batch, read one batch ahead."""
         accelerator, pieces = self.accelerator, self.config.accumulate
         videos, collate = self.task.train, self.task.collate
 
-        def read(batch: Sequence[int]) -> list[Batch]:
+        def read(batch: Sequence[Part]) -> list[Batch]:
             mine = batch[accelerator.process_index :: accelerator.num_processes]
             return [
-                collate([videos[index] for index in mine[n::pieces]], epoch=epoch)
+                collate([videos.part(part) for part in mine[n::pieces]], epoch=epoch)
                 for n in range(pieces)
             ]
 
@@ -213,6 +250,8 @@ class Training:
     def _tell(self, line: dict[str, Any]) -> None:
         if self.accelerator.is_main_process:
             self.run.log(line)
+            if self.board is not None:
+                self.board.write(line)
             self.progress(line)
 
     def _set_rate(self) -> None:

@@ -67,6 +67,8 @@ class TrainConfig:
     """Of the decoding in validation."""
     select: Literal["CIDEr", "METEOR", "soda_c", "F1", "Bleu_4"] = "CIDEr"
     """The metric that chooses the best checkpoint."""
+    tensorboard: bool = False
+    """Write losses and validations for TensorBoard too, into RUN/tensorboard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,8 +128,33 @@ def tiny() -> Recipe:
     )
 
 
+def tiny_youcook2() -> Recipe:
+    """The embedded model: the paper's at a small size, on windows of 100 s, from scratch."""
+    model = Config(
+        temporal=TemporalConfig(features=384, depth=2, heads=4, feed_forward=512),
+        t5=T5Settings(
+            width=256,
+            head_width=64,
+            feed_forward=768,
+            layers=3,
+            decoder_layers=3,
+            heads=4,
+            text_vocabulary=5053,
+            attention_dropout=0.0,
+        ),
+        loss=LossConfig(saliency_weight=2.0, denoising_weight=0.0),
+        window=100.0,
+    )
+    return Recipe(
+        model=model,
+        data=DataConfig(speech_tokens=512, target_tokens=192),
+        train=TrainConfig(epochs=4, batch=16, learning_rate=5e-4, beams=1),
+    )
+
+
 RECIPES = {
-    recipe.__name__: recipe for recipe in (youcook2, vitt, activitynet, vid2seq, published, tiny)
+    recipe.__name__: recipe
+    for recipe in (youcook2, vitt, activitynet, vid2seq, published, tiny, tiny_youcook2)
 }
 
 

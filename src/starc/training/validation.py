@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 
 import torch
 
+from starc import longform
 from starc.annotations import Annotated
 from starc.evaluation import score
-from starc.model.collate import Collator
+from starc.longform import Said
+from starc.media.vision import batches
+from starc.model.collate import FRAMES, Collator
 from starc.model.datastore import Datastore
 from starc.model.decoding import BeamSearch
 from starc.model.starc import STaRC
-from starc.training.videos import Videos
+from starc.training.videos import Part, Videos
+from starc.types import Event
 
 _HEADLINES = ("CIDEr", "METEOR", "soda_c", "Bleu_4", "F1", "Precision", "Recall")
 
@@ -28,23 +33,38 @@ def predict(
     batch: int,
     search: BeamSearch,
 ) -> dict[str, Annotated]:
-    """Events of some videos, in batches of equally long speech."""
+    """Events of some videos, in batches of equally long speech; long videos in windows."""
     model.eval()
-    lengths = videos.lengths()
-    queue = sorted(indices, key=lambda index: lengths[index])
     device = next(model.parameters()).device
-    found: dict[str, Annotated] = {}
-    for first in range(0, len(queue), batch):
-        examples = [videos[index] for index in queue[first : first + batch]]
+    looks = [look for index in indices for look in overlapping(videos, index, model.config.window)]
+    said: dict[Part, list[Event]] = {}
+    for queue in batches(sorted(looks, key=videos.length), batch):
+        examples = [videos.part(look) for look in queue]
         generated = model.generate(collate(examples).to(device), store, search)
-        for example, decoded in zip(examples, generated.decoded, strict=True):
-            events = collate.events(decoded, example.duration)
-            found[example.id] = Annotated(
-                tuple((event.start, event.end) for event in events),
-                tuple(event.caption for event in events),
-                example.duration,
-            )
+        for look, example, decoded in zip(queue, examples, generated.decoded, strict=True):
+            said[look] = collate.events(decoded, example.duration)
+    found: dict[str, Annotated] = {}
+    for index, group in groupby(looks, key=lambda look: look.video):
+        events = longform.merge_events(
+            [
+                Said(look.start, look.end, longform.shifted(said[look], look.start, look.end))
+                for look in group
+            ]
+        )
+        found[videos.ids[index]] = Annotated(
+            tuple((event.start, event.end) for event in events),
+            tuple(event.caption for event in events),
+            videos.duration(index),
+        )
     return found
+
+
+def overlapping(videos: Videos, index: int, window: float) -> list[Part]:
+    """A video's windows, as at inference; one that holds all of it where `window` is 0."""
+    duration = videos.duration(index)
+    long = longform.for_window(window, most=FRAMES) if window else None
+    plan = longform.plan(max(1, round(duration)), fps=1.0, most=FRAMES, long=long)
+    return [Part(index, *longform.seconds(one, plan.indices, duration)) for one in plan.windows]
 
 
 def validate(predictions: Mapping[str, Annotated], videos: Videos) -> dict[str, float]:

@@ -7,10 +7,12 @@ that reads features when asked. What does not fit together is found by `starc da
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -21,6 +23,10 @@ from starc.media.subtitles import read_transcripts
 from starc.model.collate import Example
 from starc.types import Event, Sentence
 
+Moment = TypeVar("Moment", Event, Sentence)
+JITTER = 0.4
+"""How far, in parts, the cut between two parts may lie from an even one."""
+
 
 class Features(Protocol):
     """Frame features by video id."""
@@ -28,6 +34,14 @@ class Features(Protocol):
     def __contains__(self, video: object, /) -> bool: ...
 
     def __getitem__(self, video: str, /) -> Tensor: ...
+
+
+class Part(NamedTuple):
+    """Seconds [start, end) of the video with that index."""
+
+    video: int
+    start: float
+    end: float
 
 
 @dataclass(frozen=True)
@@ -83,24 +97,71 @@ class Videos:
 
     def __getitem__(self, index: int) -> Example:
         video = self.ids[index]
-        annotated = self.annotations[video]
-        assert annotated.duration is not None
         return Example(
             id=video,
             clip_TD=self.features[video],
-            duration=annotated.duration,
+            duration=self.duration(index),
             sentences=tuple(self.speech.get(video, ())),
-            events=tuple(usable_events(annotated)),
+            events=tuple(usable_events(self.annotations[video])),
         )
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(len(self)))
 
-    def lengths(self) -> list[int]:
-        """About how long each video's speech is, in characters: to batch equals together."""
-        return [
-            sum(len(sentence.text) for sentence in self.speech.get(video, ())) for video in self.ids
-        ]
+    def duration(self, index: int) -> float:
+        """Seconds of a video."""
+        duration = self.annotations[self.ids[index]].duration
+        assert duration is not None
+        return duration
+
+    def parts(self, window: float, dice: random.Random) -> list[Part]:
+        """Every video cut into parts of about `window` seconds, at random; 0: videos whole.
+
+        How many parts there are does not depend on the dice.
+        """
+        found = []
+        for index in range(len(self)):
+            duration = self.duration(index)
+            pieces = max(1, round(duration / window)) if window else 1
+            jitter = [0.0, *(dice.uniform(-JITTER, JITTER) for _ in range(pieces - 1)), 0.0]
+            edges = [duration * (n + jitter[n]) / pieces for n in range(pieces + 1)]
+            found += [Part(index, start, end) for start, end in pairwise(edges)]
+        return found
+
+    def part(self, part: Part) -> Example:
+        """A part of a video as an example of its own, in its own time."""
+        return cut(self[part.video], part.start, part.end)
+
+    def length(self, part: Part) -> int:
+        """About how long the speech of a part is, in characters: to batch equals together."""
+        return sum(
+            len(sentence.text)
+            for sentence in self.speech.get(self.ids[part.video], ())
+            if part.start <= (sentence.start + sentence.end) / 2 < part.end
+        )
+
+
+def cut(example: Example, start: float, end: float) -> Example:
+    """The seconds [start, end) of a video. Events and sentences go where their middle lies."""
+    if start <= 0 and end >= example.duration:
+        return example
+    frames = len(example.clip_TD)
+    first = min(int(frames * start / example.duration), frames - 1)
+    stop = max(first + 1, round(frames * end / example.duration))
+
+    def inside(when: Event | Sentence) -> bool:
+        return start <= (when.start + when.end) / 2 < end
+
+    def moved(when: Moment) -> Moment:
+        return replace(when, start=max(when.start - start, 0.0), end=min(when.end, end) - start)
+
+    return Example(
+        id=example.id,
+        clip_TD=example.clip_TD[first:stop],
+        duration=end - start,
+        sentences=tuple(moved(said) for said in example.sentences if inside(said)),
+        events=tuple(moved(event) for event in example.events if inside(event)),
+    )
 
 
 def usable_events(annotated: Annotated) -> Iterator[Event]:
