@@ -1,0 +1,87 @@
+"""The grammar of cooking steps and the file it wrote."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from starc.model.captions import duplicates, read_captions
+
+ROOT = Path(__file__).parents[1]
+YOUCOOK2 = [ROOT.parent / f"shared/data/yc2/vid2seq_{split}.json" for split in ("train", "val")]
+
+
+@pytest.fixture(scope="module")
+def recipe() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "cooking_steps", ROOT / "recipes/cooking_steps.py"
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["cooking_steps"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def steps(recipe: ModuleType) -> list[str]:
+    found: list[str] = recipe.cooking_steps()
+    return found
+
+
+def test_the_same_seed_gives_the_same_steps(recipe: ModuleType, steps: list[str]) -> None:
+    assert recipe.cooking_steps(300) == steps[:300]
+    assert recipe.cooking_steps(300, seed=1) != steps[:300]
+
+
+def test_the_committed_file_is_what_the_script_writes(recipe: ModuleType, steps: list[str]) -> None:
+    lines = recipe.OUT.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == [{"caption": step} for step in steps]
+    assert read_captions(recipe.OUT).captions == tuple(steps)
+
+
+def test_steps_are_distinct_and_of_a_cooks_length(recipe: ModuleType, steps: list[str]) -> None:
+    assert len(steps) == recipe.COUNT
+    assert duplicates(steps).exact == duplicates(steps).near == []
+    shortest, longest = recipe.WORDS
+    assert all(shortest <= len(step.split()) <= longest for step in steps)
+    assert all(step == " ".join(step.lower().split()) for step in steps)
+
+
+def test_no_sign_of_the_grammar_is_left(steps: list[str]) -> None:
+    text = "\n".join(steps)
+    assert not set(text) & set("[]{}|@*+,.")
+    for clumsy in ("the some ", "the a ", "and and ", " and\n", "some the ", "some some "):
+        assert clumsy not in text
+
+
+def test_a_dish_with_what_it_does_not_have_is_left_out(recipe: ModuleType) -> None:
+    grammar = recipe.read_grammar()
+    meatless = recipe.Dish(
+        1.0, frozenset({"eggs"}), {}, {"add": [("whisk {egg}", 1.0), ("fry {meat}", 1.0)]}
+    )
+    written = set()
+    for seed in range(20):
+        try:
+            written.add(recipe.Writer(grammar, meatless, recipe.random.Random(seed)).step())
+        except recipe.Absent:
+            written.add("")
+    assert written == {"", "whisk eggs", "whisk egg", "whisk two eggs"}
+
+
+def test_an_unknown_ingredient_is_named(recipe: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "grammar.toml"
+    text = recipe.GRAMMAR.read_text(encoding="utf-8")
+    path.write_text(text.replace('has = "ground beef, ', 'has = "unobtainium, ', 1), "utf-8")
+    with pytest.raises(SystemExit, match=r"hamburger has 'unobtainium'"):
+        recipe.read_grammar(path)
+
+
+@pytest.mark.skipif(not YOUCOOK2[0].exists(), reason="needs ../shared/data/yc2")
+def test_no_step_is_a_caption_of_youcook2(recipe: ModuleType, steps: list[str]) -> None:
+    assert recipe.met(steps, YOUCOOK2) == []
