@@ -43,7 +43,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from starc.annotations import Annotated
+from starc.annotations import Annotated, video_id
 from starc.media.embedded import EfficientNetLite, MiniLM
 from starc.media.features import Features, save_features
 from starc.media.joint import REACH, JointSpace
@@ -317,7 +317,7 @@ def read_evidence(path: Path) -> dict[str, list[str]]:
     for line in path.read_text().splitlines():
         clip = re.match(r"\S*/(\S{11})_(\d+) \d+ \d+ (.+)", line)
         if clip:
-            found[clip[1]].append((int(clip[2]), clip[3]))
+            found[video_id(clip[1])].append((int(clip[2]), clip[3]))
     return {video: [text for _, text in sorted(rows)] for video, rows in found.items()}
 
 

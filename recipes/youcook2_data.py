@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.annotations import Annotated, read_references
+from starc.annotations import Annotated, read_references, video_id
 from starc.types import Sentence
 
 LEFT_OUT = "xHlBWc-7Kwo"
@@ -76,7 +76,7 @@ def read_whisper(path: Path) -> dict[str, list[tuple[int, int, str]]]:
     """(first bin, last bin, text) per video, in hundredths of its duration."""
     pattern = re.compile(r"<time_token_(\d+)>\s*<time_token_(\d+)>\s*([^<]*)")
     return {
-        row["image_id"].removesuffix(".mp4"): [
+        video_id(row["image_id"]): [
             (int(first), int(last), text.strip())
             for first, last, text in pattern.findall(row.get("asr_text") or "")
             if text.strip()
@@ -95,7 +95,7 @@ def read_timed(path: Path) -> dict[str, list[tuple[float, str]]]:
             if video and clock and row["Sentence"].strip():
                 hours, minutes, seconds = (float(part or 0) for part in clock.groups())
                 start = 3600 * hours + 60 * minutes + seconds
-                found.setdefault(video[1], []).append((start, row["Sentence"].strip()))
+                found.setdefault(video_id(video[1]), []).append((start, row["Sentence"].strip()))
     return {video: sorted(rows) for video, rows in found.items()}
 
 
@@ -107,7 +107,9 @@ def read_untimed(path: Path) -> dict[str, list[str]]:
             file = archive.extractfile(member) if member.name.endswith(".txt") else None
             if file is not None:
                 lines = file.read().decode("utf-8", "replace").splitlines()
-                found[Path(member.name).stem] = [line.strip() for line in lines if line.strip()]
+                found[video_id(Path(member.name).stem)] = [
+                    line.strip() for line in lines if line.strip()
+                ]
     return found
 
 

@@ -171,6 +171,44 @@ def test_stages_overlap_and_few_videos_are_under_way(tmp_path: Path) -> None:
     assert stages.overlapped and stages.most <= 4
 
 
+class Several(SmallStages):
+    """Takes videos three at a time, and cannot take them together with number 04."""
+
+    at_once = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together: list[list[str]] = []
+
+    def features(self, video: Path, stop: threading.Event) -> Any:
+        if video.stem == "01":
+            raise VideoError("01.mp4: no video stream")
+        return [1.0]
+
+    def caption(self, video: Path, features: Any, speech: str) -> Captioned:
+        if video.stem == "04":
+            raise RuntimeError("too much for it")
+        return super().caption(video, features, speech)
+
+    def captions(self, read: Any) -> list[Captioned]:
+        self.together.append([video.stem for video, _, _ in read])
+        return [self.caption(*one) for one in read]
+
+
+def test_the_model_gets_several_videos_at_once(tmp_path: Path) -> None:
+    stages, heard = Several(), list[Row]()
+    with Manifest(tmp_path / "out") as manifest:
+        jobs = jobs_of(tmp_path / "in", 8, tmp_path / "out")
+        counts = batch.run(jobs, stages, manifest, on_row=heard.append)
+        errors = {name: row.error for name, row in manifest.rows.items() if row.error}
+    assert (counts.done, counts.failed) == (6, 2) and len(heard) == 8
+    assert errors == {"01": "01.mp4: no video stream", "04": "RuntimeError: too much for it"}
+    assert all(2 <= len(names) <= 3 and "01" not in names for names in stages.together)
+    assert len({name for names in stages.together for name in names}) >= 5
+    for name, text in outputs(tmp_path / "out").items():
+        assert f"speech of {name[:2]}.mp4" in text
+
+
 class Failing(SmallStages):
     """Says of some videos what can go wrong."""
 
@@ -271,6 +309,16 @@ def test_without_resume_everything_is_done_again(tmp_path: Path) -> None:
         assert batch.run(jobs, SmallerStages(), manifest, resume=False).done == 3
         other = Output(granularity=2.0)
         assert batch.run(jobs, SmallerStages(), manifest, output=other).done == 3
+
+
+def test_rows_of_an_earlier_run_are_heard_first(tmp_path: Path) -> None:
+    jobs, heard = jobs_of(tmp_path / "in", 5, tmp_path / "out"), list[Row]()
+    with Manifest(tmp_path / "out") as manifest:
+        batch.run(jobs[2:4], SmallerStages(), manifest)
+        counts = batch.run(jobs, SmallerStages(), manifest, on_row=heard.append)
+    assert (counts.done, counts.skipped) == (3, 2)
+    assert [row.name for row in heard[:2]] == ["02", "03"]
+    assert sorted(row.name for row in heard) == [f"{k:02}" for k in range(5)]
 
 
 def test_notes_of_the_writers_are_in_the_row(tmp_path: Path) -> None:

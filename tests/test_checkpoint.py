@@ -112,6 +112,15 @@ def test_a_failure_in_the_last_moment_brings_the_old_folder_back(
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
 
 
+def test_a_kill_between_two_renames_loses_no_model(saved: Path) -> None:
+    aside = saved.with_name(".model.old")
+    os.replace(saved, aside)
+    assert checkpoint.load(saved).config == tiny() and not aside.exists()
+    os.replace(saved, aside)
+    checkpoint.save(saved, STaRC(tiny(prompt=None)))
+    assert checkpoint.load(str(saved)).config.prompt is None and not aside.exists()
+
+
 def test_a_folder_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.jpg").write_bytes(b"x")

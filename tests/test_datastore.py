@@ -88,6 +88,12 @@ def test_save_and_load(tmp_path: Path, half: bool):
     assert sorted(path.name for path in folder.parent.iterdir()) == ["datastore"]
 
 
+def test_a_kill_between_two_renames_loses_no_datastore(tmp_path: Path):
+    random_store(20, 8).save(tmp_path / "d")
+    (tmp_path / "d").rename(tmp_path / ".d.old")
+    assert len(datastore.load(tmp_path / "d")) == 20
+
+
 def test_a_damaged_folder_is_refused(tmp_path: Path):
     folder = tmp_path / "d"
     random_store(20, 8).save(folder)

@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def test_nothing_is_done_twice(loaded: Loaded, options: Options, tmp_path: Path)
     copy.write_bytes(video.read_bytes())
 
     class Asleep(STaRC):
-        def generate(self, *_: object) -> None:  # type: ignore[override]
+        def encode(self, *_: object, **__: object) -> Any:
             raise AssertionError("the cache should have known")
 
     asleep = Asleep(loaded.config).eval()
@@ -165,6 +166,44 @@ def test_a_batch_of_real_stages_equals_one_by_one(
         text = (tmp_path / "out" / f"{video.stem}.json").read_text()
         expected = caption_one(video, Captioner(lambda: loaded, ColourTower, alone))
         assert Captioned.from_json(json.loads(text)) == expected
+
+
+def test_videos_together_are_captioned_as_alone(
+    loaded: Loaded, options: Options, tmp_path: Path
+) -> None:
+    long = dataclasses.replace(options, long=LongForm(widest=2.0, spacing=1.0), engine="subtitles")
+    together = Captioner(lambda: loaded, ColourTower, long)
+    alone = Captioner(
+        lambda: loaded, ColourTower, dataclasses.replace(long, cache=tmp_path / "other")
+    )
+    read = []
+    for seconds in (3, 260, 9):
+        video = make_video(tmp_path / f"{seconds}.mp4", seconds=seconds, rate=1)
+        video.with_suffix(".srt").write_text(SUBTITLES * (seconds % 4))
+        read.append((video, together.features(video), together.speech(video)))
+    together.caption(*read[2])  # one of them is known already
+    found = together.captions(read)
+    assert [one.provenance["windows"] for one in found] == ["1", "4", "1"]
+    for one, captioned in zip(read, found, strict=True):
+        assert alone.caption(*one) == captioned
+
+
+def test_another_speech_file_makes_finished_videos_stale(
+    loaded: Loaded, options: Options, tmp_path: Path
+) -> None:
+    video, said = make_video(tmp_path / "a.mp4", seconds=4), tmp_path / "said.srt"
+    jobs = make_jobs(find_videos([video]), tmp_path / "out", ["json"])
+    handed = dataclasses.replace(options, transcript=said)
+
+    def counts(text: str) -> tuple[int, int]:
+        said.write_text(text)
+        with Manifest(tmp_path / "out") as manifest:
+            found = batch.run(jobs, Captioner(lambda: loaded, ColourTower, handed), manifest)
+        return found.done, found.skipped
+
+    assert counts(SUBTITLES) == (1, 0) and counts(SUBTITLES) == (0, 1)
+    assert counts(SUBTITLES.replace("w4", "w5")) == (1, 0)
+    assert '"w5"' in (tmp_path / "out" / "a.json").read_text()
 
 
 def test_a_cut_off_file_ends_where_its_pictures_end(

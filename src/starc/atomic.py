@@ -1,13 +1,16 @@
-"""Files that are either whole or not there.
+"""Files and folders that are either whole or not there.
 
-What is written goes to a temporary file beside the target, is flushed to the disk and then takes
-the target's name in one step. Ctrl-C, kill -9 and a full disk leave the old file as it was; a
-failure also leaves no temporary file behind.
+What is written goes to a temporary place beside the target, is flushed to the disk and then takes
+the target's name. Ctrl-C, kill -9 and a full disk leave the old one as it was; a failure also
+leaves nothing temporary behind. A file is replaced in one step. A folder takes two, since no
+folder can replace another: the old one steps aside under a fixed name, and whoever reads or writes
+the folder next brings it back (`recover`) if a kill came in between.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,19 +21,86 @@ from typing import IO, Any
 @contextmanager
 def replacing(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     """An open file that becomes `path` when the block ends without an error."""
-    path = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    with _part(Path(path)) as (handle, _), _open(handle, binary) as file:
+        yield file
+
+
+@contextmanager
+def replacing_path(path: str | Path) -> Iterator[Path]:
+    """An empty file that becomes `path`, for libraries that open files themselves."""
+    with _part(Path(path)) as (handle, part):
+        os.close(handle)
+        yield part
+
+
+@contextmanager
+def replacing_folder(folder: str | Path) -> Iterator[Path]:
+    """An empty folder that takes the place of `folder` when the block ends without an error.
+
+    Whoever has files of the old folder open or mapped keeps them.
+    """
+    folder = recover(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
     try:
-        with _open(handle, binary) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
+        fresh.chmod(0o777 & ~_umask())
+        yield fresh
+        for file in fresh.rglob("*"):
+            if file.is_file():
+                _flush(file)
+        _swap(fresh, folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def recover(folder: str | Path) -> Path:
+    """`folder`, brought back if a kill has left it aside while it was being replaced."""
+    folder = Path(folder)
+    aside = _aside(folder)
+    if not folder.exists() and aside.is_dir():
+        with suppress(OSError):
+            os.replace(aside, folder)
+    return folder
+
+
+def _swap(fresh: Path, folder: Path) -> None:
+    if not folder.exists():
+        os.replace(fresh, folder)
+        return
+    aside = _aside(folder)
+    # Left by a kill after a swap: `folder` is there, so this is not the only copy.
+    shutil.rmtree(aside, ignore_errors=True)
+    os.replace(folder, aside)
+    try:
+        os.replace(fresh, folder)
+    except BaseException:
+        recover(folder)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _aside(folder: Path) -> Path:
+    return folder.parent / f".{folder.name}.old"
+
+
+@contextmanager
+def _part(path: Path) -> Iterator[tuple[int, Path]]:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    part = Path(name)
+    try:
+        yield handle, part
+        _flush(part)
+        part.chmod(0o666 & ~_umask())
+        os.replace(part, path)
     except BaseException:
         with suppress(OSError):
-            os.unlink(name)
+            part.unlink()
         raise
+
+
+def _flush(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
 
 
 def _open(handle: int, binary: bool) -> IO[Any]:

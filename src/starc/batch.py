@@ -1,9 +1,10 @@
 """Many videos on one machine: stages overlap across videos, any kill can be resumed.
 
-Reading a video (features, speech) happens in worker threads while the model is busy with another
-one in the calling thread, which also writes the files and then the manifest row. The number of
-videos under way is fixed, so memory does not grow with the list. A video that cannot be captioned
-gets a row that says why and stops nobody else; a full disk and Ctrl-C stop the run.
+Reading a video (features, speech) happens in worker threads while the model is busy with others,
+several at once where it can, in the calling thread, which also writes the files and then the
+manifest row. The number of videos under way is fixed, so memory does not grow with the list. A
+video that cannot be captioned gets a row that says why and stops nobody else; a full disk and
+Ctrl-C stop the run.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, get_args, runtime_checkable
 
 from starc import writers
 from starc.errors import ConfigError, StarcError
@@ -53,6 +54,16 @@ class Stages(Protocol):
 
     def caption(self, video: Path, features: Any, speech: Any) -> Captioned:
         """The model's part."""
+
+
+@runtime_checkable
+class Together(Protocol):
+    """Stages whose model is faster with several videos at once."""
+
+    at_once: int
+
+    def captions(self, read: Sequence[tuple[Path, Any, Any]]) -> list[Captioned]:
+        """The model's part for videos with their features and speech."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +121,23 @@ OnRow = Callable[[Row], None]
 
 
 def pending(
-    jobs: Sequence[Job], manifest: Manifest, settings: str, *, resume: bool
+    jobs: Sequence[Job],
+    manifest: Manifest,
+    settings: str,
+    *,
+    resume: bool,
+    on_row: OnRow | None = None,
 ) -> tuple[list[Job], int]:
-    """Jobs that are still to do, and how many are not; clears what a killed run left behind."""
-    todo = [job for job in jobs if not (resume and manifest.is_done(job, settings))]
+    """Jobs that are still to do, and how many are not; clears what a killed run left behind.
+
+    `on_row` hears of those done before.
+    """
+    todo = []
+    for job in jobs:
+        if not (resume and manifest.is_done(job, settings)):
+            todo.append(job)
+        elif on_row is not None:
+            on_row(manifest.rows[job.name])
     for job in todo:
         for path in job.outputs.values():
             for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
@@ -133,23 +157,24 @@ def run(
 ) -> Counts:
     """Caption all jobs; returns how many ended how.
 
-    `workers` threads read videos and one listens; at most `workers` + 2 videos are under way.
-    The outcome of a video depends neither on its neighbours nor on the order. `on_row` hears of
-    every new row.
+    `workers` threads read videos and one listens; at most `workers` + 1 videos are under way beside
+    those that the model takes at once. The outcome of a video depends neither on its neighbours nor
+    on the order. `on_row` hears of every row, those of an earlier run first.
     """
     if workers < 1:
         raise ValueError(f"need one worker at least, got {workers = }")
-    settings = settings_of(stages, output or Output())
-    todo, skipped = pending(jobs, manifest, settings, resume=resume)
+    output = output or Output()
+    settings = settings_of(stages, output)
+    todo, skipped = pending(jobs, manifest, settings, resume=resume, on_row=on_row)
     counts = Counts(skipped=skipped)
     # Closed at once on Ctrl-C: an exception's traceback would keep the threads going.
-    with closing(_read_ahead(todo, stages, workers)) as items:
-        for item in items:
-            row = _finish(item, stages, manifest, output or Output(), settings)
-            record(row, manifest)
-            counts = counts.plus(row)
-            if on_row is not None:
-                on_row(row)
+    with closing(_read_ahead(todo, stages, workers)) as ready:
+        for items in ready:
+            for row in _finish(items, stages, manifest, output, settings):
+                record(row, manifest)
+                counts = counts.plus(row)
+                if on_row is not None:
+                    on_row(row)
     return counts
 
 
@@ -168,6 +193,14 @@ class _Item:
     spent: float = 0.0
     """Seconds of the steps so far."""
 
+    @property
+    def read(self) -> tuple[Path, Any, Any]:
+        """What the model needs; raises what went wrong before it."""
+        for step in _STEPS:
+            if step in self.errors:
+                raise self.errors[step]
+        return self.job.video, self.found["features"][0], self.found["speech"]
+
 
 _STEPS: Mapping[str, Callable[[Stages, Path, threading.Event], Any]] = {
     "features": lambda stages, video, stop: (stages.features(video, stop), identify(video)),
@@ -176,8 +209,10 @@ _STEPS: Mapping[str, Callable[[Stages, Path, threading.Event], Any]] = {
 """In the order in which their errors count: a file that is no video has no speech either."""
 
 
-def _read_ahead(jobs: Sequence[Job], stages: Stages, workers: int) -> Generator[_Item, None, None]:
-    """Jobs with what their first steps found, as they become ready, a fixed number ahead.
+def _read_ahead(
+    jobs: Sequence[Job], stages: Stages, workers: int
+) -> Generator[list[_Item], None, None]:
+    """Jobs with what their first steps found, as many as the model wants, a fixed number ahead.
 
     Speech has a thread of its own: a recogniser serves one video at a time, and workers that wait
     for it would read nothing meanwhile.
@@ -202,11 +237,12 @@ def _read_ahead(jobs: Sequence[Job], stages: Stages, workers: int) -> Generator[
     threads = [threading.Thread(target=work, args=(step,), daemon=True) for step in steps]
     for thread in threads:
         thread.start()
-    waiting, under_way = iter(jobs), 0
+    at_once = stages.at_once if isinstance(stages, Together) else 1
+    waiting, under_way, ready = iter(jobs), 0, list[_Item]()
     finished: Counter[str] = Counter()
     try:
         while True:
-            while under_way < workers + 2 and (job := next(waiting, None)) is not None:
+            while under_way < workers + 1 + at_once and (job := next(waiting, None)) is not None:
                 under_way += 1
                 item = _Item(job)
                 for step in _STEPS:
@@ -218,8 +254,10 @@ def _read_ahead(jobs: Sequence[Job], stages: Stages, workers: int) -> Generator[
             finished[item.job.name] += 1
             if finished[item.job.name] == len(_STEPS):
                 del finished[item.job.name]
-                yield item
-                under_way -= 1
+                ready.append(item)
+            if len(ready) == min(at_once, under_way):
+                yield ready
+                under_way, ready = under_way - len(ready), []
     finally:
         stop.set()
         for step in steps:
@@ -229,19 +267,36 @@ def _read_ahead(jobs: Sequence[Job], stages: Stages, workers: int) -> Generator[
             thread.join(max(0.0, end - time.monotonic()))
 
 
-def _finish(item: _Item, stages: Stages, manifest: Manifest, output: Output, settings: str) -> Row:
-    """The model's part and the files of one video, as a row; only what must end a run is raised."""
-    began, job = time.monotonic(), item.job
+def _finish(
+    items: Sequence[_Item], stages: Stages, manifest: Manifest, output: Output, settings: str
+) -> Iterator[Row]:
+    """The model's part and the files of videos, as rows; only what must end a run is raised."""
+    began = time.monotonic()
+    told = _tell_together(items, stages)
+    shared = (time.monotonic() - began) / len(items)
+    for item in items:
+        began, job = time.monotonic() - item.spent - shared, item.job
+        try:
+            captioned = told.get(job.name) or stages.caption(*item.read)
+            notes = output.write(captioned, job)
+        except Exception as error:
+            yield failed_row(job, error, time.monotonic() - began, settings)
+            continue
+        identity = item.found["features"][1]
+        yield done_row(job, manifest, identity, notes, time.monotonic() - began, settings)
+
+
+def _tell_together(items: Sequence[_Item], stages: Stages) -> dict[str, Captioned]:
+    """What the model says of videos at once; nothing where it cannot, then each is told alone."""
+    able = [item for item in items if not item.errors]
+    if not isinstance(stages, Together) or len(able) < 2:
+        return {}
     try:
-        for step in _STEPS:
-            if step in item.errors:
-                raise item.errors[step]
-        features, identity = item.found["features"]
-        captioned = stages.caption(job.video, features, item.found["speech"])
-        notes = output.write(captioned, job)
-    except Exception as error:
-        return failed_row(job, error, item.spent + time.monotonic() - began, settings)
-    return done_row(job, manifest, identity, notes, item.spent + time.monotonic() - began, settings)
+        found = stages.captions([item.read for item in able])
+    except Exception as error:  # whose fault it is shows when each is told alone
+        log.debug("several videos at once", exc_info=error)
+        return {}
+    return {item.job.name: captioned for item, captioned in zip(able, found, strict=True)}
 
 
 def done_row(

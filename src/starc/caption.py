@@ -27,6 +27,8 @@ from starc.pipeline import Captioner, Options, caption_one
 from starc.types import Captioned
 from starc.worklist import LIST_ENDINGS, find_videos, make_jobs
 
+EMBEDDED = Path(__file__).parent / "assets" / "tiny-youcook2"
+"""The model that comes with the package."""
 TOWERS = {768: PUBLISHED_TOWER, 1280: "efficientnet-lite0"}
 """Image tower by width of the model's features, where the user names none."""
 FORMATS = ("json", "vtt")
@@ -50,7 +52,7 @@ def open_captioner(
 
     def eyes() -> Any:
         chosen = "cuda" if torch.cuda.is_available() else "cpu"
-        name = tower or tower_of(captioner.loaded.config.temporal.features)
+        name = tower or tower_of(captioner.loaded.image_width)
         return load_tower(name, device=chosen if device == "auto" else device)
 
     captioner = Captioner(functools.partial(checkpoint.load, model, device=device), eyes, options)
@@ -69,13 +71,13 @@ class Starc:
 
 
 def load(
-    model: str | Path,
+    model: str | Path = EMBEDDED,
     *,
     tower: str | None = None,
     device: str = "auto",
     options: Options | None = None,
 ) -> Starc:
-    """The model of a folder or of the hub, ready to caption; loads it at once."""
+    """The model of a folder or of the hub, or the embedded one, ready to caption."""
     captioner = open_captioner(model, options or Options(), tower=tower, device=device)
     captioner.loaded, captioner.tower  # noqa: B018  a wrong name is said now, not at the first video
     return Starc(captioner)

@@ -117,7 +117,9 @@ def doctor(
 @app.command()
 def caption(
     inputs: Annotated[list[Path], typer.Argument(help="Videos, folders of them, lists (.txt).")],
-    model: Annotated[str, typer.Option(help="A model folder or hub id.")],
+    model: Annotated[
+        str | None, typer.Option(help="A model folder or hub id; else the small embedded one.")
+    ] = None,
     target: Annotated[
         Path | None, typer.Option("--out", "-o", help="A file for one video, a folder for many.")
     ] = None,
@@ -136,6 +138,13 @@ def caption(
     from starc.batch import Output
     from starc.pipeline import Options
 
+    if model is None:
+        model = str(captions.EMBEDDED)
+        err.print(
+            "Using the embedded model starc-tiny-youcook2: small, and it knows kitchens only. "
+            "For a full-size one: --model FOLDER (docs/model-card.md)",
+            highlight=False,
+        )
     options = Options(**captions.hearing(speech))
     output = Output(mode=mode, granularity=granularity)  # type: ignore[arg-type]
     if captions.is_one(inputs, target):
@@ -197,6 +206,7 @@ def _captioning(model: str) -> Any:
 app.command()(commands.features)
 app.command("import")(commands.import_checkpoint)
 app.command()(commands.train)
+app.command()(commands.evaluate)
 app.command()(commands.ablate)
 app.command()(commands.analyse)
 app.add_typer(commands.data, name="data")

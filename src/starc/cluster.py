@@ -59,7 +59,7 @@ def run(
     """
     ray = _ray()
     output = output or Output()
-    todo, skipped = pending(jobs, manifest, settings, resume=resume)
+    todo, skipped = pending(jobs, manifest, settings, resume=resume, on_row=on_row)
     counts = Counts(skipped=skipped)
     for first in range(0, len(todo), WAVE):
         missing = dict(enumerate(todo[first : first + WAVE]))

@@ -196,6 +196,45 @@ def train(
     out.print(str(run / "best"))
 
 
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A model folder, such as RUN/best.")],
+    annotations: Annotations,
+    features: FeaturesPath,
+    speech: Speech = None,
+    store: Store = None,
+    target: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the predictions here.")
+    ] = None,
+    beams: Annotated[int, typer.Option(min=1, help="Of the search; 1 is greedy.")] = 4,
+    subset: Subset = None,
+) -> None:
+    """Caption annotated videos from their features, and score the answers."""
+    from starc.evaluation import tables
+    from starc.evaluation.report import score
+    from starc.model.decoding import BeamSearch
+    from starc.training import evaluate as road
+
+    with _bar("Captioning") as bar:
+        task = bar.add_task("", total=None)
+        found = road.evaluate(
+            model,
+            annotations,
+            features,
+            speech,
+            store=store,
+            search=BeamSearch(beams=beams),
+            subset=subset,
+            told=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if target is not None:
+        road.write_predictions(found.predictions, target)
+    with tables.meteor_with_progress(err) as meteor:
+        report = score(found.predictions, found.references, meteor=meteor)
+    tables.show(out, err, [report], [], names=(model,))
+    if found.saliency_auc is not None:
+        out.print(f"Saliency: {found.saliency_auc:.3f} AUC, inside events against outside")
+
+
 def ablate(
     name: Annotated[str, typer.Argument(help="components, windows, clustering, pooling …")],
     recipe: Annotated[str, typer.Argument(help="The recipe whose rows these are.")],

@@ -15,8 +15,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import safetensors.torch as safetensors
 import torch
@@ -25,25 +26,24 @@ from torch import Tensor
 
 from starc import longform
 from starc.atomic import replacing
-from starc.errors import CheckpointError
 from starc.longform import LongForm, Positions, Said
 from starc.media import cache as caches
 from starc.media.speech import Engine, Speech, handed_in, transcribe
 from starc.media.video import Limits, count_frames, probe, sample_frames
 from starc.media.vision import ImageTower
-from starc.model import saliency
 from starc.model.checkpoint import Loaded
-from starc.model.collate import FRAMES, Collator, Example
+from starc.model.collate import FRAMES, Example
 from starc.model.datastore import CaptionStore
 from starc.model.decoding import BeamSearch
-from starc.types import Captioned, Event, Frame, Segment, Sentence
+from starc.model.tell import Told, tell
+from starc.types import Captioned, Event, Frame, Sentence
 
 log = logging.getLogger("starc")
 
-CACHE_VERSION = "1"
+CACHE_VERSION = "2"
 """Changes when the same video and settings would give other features or captions than before."""
-WINDOWS_AT_ONCE = 8
-"""Windows of a long video that go through the model as one batch."""
+VIDEOS_AT_ONCE = 4
+"""Videos that a batch hands over together: four cost the decoder about as much as two."""
 FPS = 1.0
 
 
@@ -58,6 +58,14 @@ class Sight:
     windows: tuple[Positions, ...]
     key: str
     """Names video, tower and choice of frames."""
+
+
+class Read(NamedTuple):
+    """A video with all that is known of it before the model looks."""
+
+    video: Path
+    features: Sight
+    speech: Speech
 
 
 class Stopped(Exception):
@@ -75,8 +83,8 @@ class Options:
     """Of the speech, such as "en"."""
     transcript: Path | None = None
     """A speech file for these videos, instead of `engine`."""
-    long: LongForm | None = field(default_factory=LongForm)
-    """How long videos are cut; None looks at any video once."""
+    long: LongForm | Literal["auto"] | None = "auto"
+    """How long videos are cut; "auto": as the model learnt; None looks at any video once."""
     limits: Limits = field(default_factory=Limits)
     cache: Path | None = None
     """A folder; $XDG_CACHE_HOME/starc by default."""
@@ -84,6 +92,8 @@ class Options:
 
 class Captioner:
     """One video in three steps, for one thread or several; models are loaded when first used."""
+
+    at_once = VIDEOS_AT_ONCE
 
     def __init__(
         self,
@@ -124,27 +134,38 @@ class Captioner:
             return self._model_key
 
     @property
+    def long(self) -> LongForm | None:
+        """How long videos are cut."""
+        if self.options.long == "auto":
+            return longform.for_window(self.loaded.config.window, most=FRAMES)
+        return self.options.long
+
+    @property
     def settings(self) -> str:
-        """A name for all that decides the captions of a given video."""
+        """A name for all that decides the captions of a given video, a speech file included."""
         chosen = self.options
-        parts = (chosen.search, chosen.long, chosen.engine, chosen.language, chosen.transcript)
-        return caches.key(
-            CACHE_VERSION, version("starc"), self.model_key, self.tower.name, *map(repr, parts)
-        )
+        given = chosen.transcript
+        heard = (chosen.engine, chosen.language or "", "" if given is None else given.name)
+        content = "" if given is None else caches.fingerprint(given)
+        return caches.key(self._telling, *heard, content)
+
+    @property
+    def _telling(self) -> str:
+        """A name for all that decides what the model says of given features and speech."""
+        parts = (self.model_key, self.tower.name, repr(self.options.search))
+        return caches.key(CACHE_VERSION, version("starc"), *parts, repr(self.long))
 
     def features(self, video: Path, stop: threading.Event | None = None) -> Sight:
         """Decode the frames that are needed and encode them; or take them from the cache."""
         content = caches.fingerprint(video)
-        key = caches.key(
-            content, self.tower.name, repr((FPS, FRAMES, self.options.long)), CACHE_VERSION
-        )
+        key = caches.key(content, self.tower.name, repr((FPS, FRAMES, self.long)), CACHE_VERSION)
         entry = self._folder("features") / f"{key}.safetensors"
         kept = _read_sight(entry, key)
         if kept is not None:
             return kept
         frames = count_frames(video, fps=FPS, limits=self.options.limits)
         duration = _true_duration(probe(video, limits=self.options.limits).duration, frames)
-        plan = longform.plan(frames, fps=FPS, most=FRAMES, long=self.options.long)
+        plan = longform.plan(frames, fps=FPS, most=FRAMES, long=self.long)
         times: list[float] = []
 
         def watched() -> Iterator[Frame]:
@@ -182,49 +203,62 @@ class Captioner:
 
     def caption(self, video: Path, features: Sight, speech: Speech) -> Captioned:
         """The model's part; or what it said about the same video before."""
-        said = json.dumps([[s.start, s.end, s.text] for s in speech.sentences])
-        key = caches.key(self.settings, features.key, said, speech.provenance)
-        entry = self._folder("captions") / f"{key}.json"
-        cacheable = isinstance(self.loaded.store, CaptionStore | None)
-        if cacheable and (kept := _read_captioned(entry)) is not None:
-            return replace(kept, video=video.name)
-        captioned = self._caption(video, features, speech)
-        if cacheable:
-            caches.write(entry, captioned.to_json())
-        return captioned
+        return self.captions([Read(video, features, speech)])[0]
 
-    def _caption(self, video: Path, sight: Sight, speech: Speech) -> Captioned:
-        loaded, windows = self.loaded, sight.windows
-        if loaded.tokenizer is None:
-            raise CheckpointError(f"{loaded.folder}: no tokenizer.json; copy the model's own")
-        collate = Collator(loaded.config, loaded.tokenizer)
-        spans = [longform.seconds(window, sight.times, sight.duration) for window in windows]
-        if len(windows) > 1:
+    def captions(self, read: Sequence[tuple[Path, Sight, Speech]]) -> list[Captioned]:
+        """The model's part for several videos, which are decoded together; all or an error."""
+        videos = [Read(*one) for one in read]
+        cacheable = isinstance(self.loaded.store, CaptionStore | None)
+        entries = [self._entry(one) for one in videos]
+        found = [_read_captioned(entry) if cacheable else None for entry in entries]
+        missing = [n for n, kept in enumerate(found) if kept is None]
+        for n, captioned in zip(missing, self._caption([videos[n] for n in missing]), strict=True):
+            found[n] = captioned
+            if cacheable:
+                caches.write(entries[n], captioned.to_json())
+        pairs = zip(videos, found, strict=True)
+        return [replace(one, video=given.video.name) for given, one in pairs if one is not None]
+
+    def _entry(self, one: Read) -> Path:
+        said = json.dumps([[s.start, s.end, s.text] for s in one.speech.sentences])
+        key = caches.key(self._telling, one.features.key, said, one.speech.provenance)
+        return self._folder("captions") / f"{key}.json"
+
+    def _caption(self, videos: Sequence[Read]) -> Iterator[Captioned]:
+        """Captions of videos that no cache knows, in order."""
+        examples = [self._examples(one) for one in videos]
+        told = iter(
+            tell(self.loaded, [one for windows in examples for one in windows], self.options.search)
+        )
+        for (video, sight, speech), windows in zip(videos, examples, strict=True):
+            mine = list(islice(told, len(windows)))
+            yield Captioned(
+                video=video.name,
+                duration=sight.duration,
+                events=tuple(_events(mine, _spans(sight))),
+                sentences=speech.sentences,
+                frame_times=sight.times,
+                saliency=tuple(longform.merge_saliency(sight.windows, [t.saliency for t in mine])),
+                segments=tuple(longform.merge_segments(sight.windows, [t.segments for t in mine])),
+                provenance=self._provenance(sight, speech),
+            )
+
+    def _examples(self, one: Read) -> list[Example]:
+        """What the model is given: an example per window."""
+        video, sight, speech = one
+        spans = _spans(sight)
+        if len(spans) > 1:
             log.warning(
                 "%s: %.0f s are too long for one look; captioned in %d overlapping windows of "
-                "about %.0f s", video, sight.duration, len(windows), spans[0][1] - spans[0][0],
+                "about %.0f s", video, sight.duration, len(spans), spans[0][1] - spans[0][0],
             )  # fmt: skip
-        examples = [
-            _example(video, sight.clip_TD, window, span, speech.sentences)
-            for window, span in zip(windows, spans, strict=True)
+        clip_TD = sight.clip_TD
+        if self.loaded.joint is not None:
+            clip_TD = self.loaded.joint.frames(clip_TD, sight.times, speech.sentences)
+        return [
+            _example(video, clip_TD, window, span, speech.sentences)
+            for window, span in zip(sight.windows, spans, strict=True)
         ]
-        told = [
-            one
-            for first in range(0, len(examples), WINDOWS_AT_ONCE)
-            for one in _tell(
-                loaded, collate, examples[first : first + WINDOWS_AT_ONCE], self.options.search
-            )
-        ]
-        return Captioned(
-            video=video.name,
-            duration=sight.duration,
-            events=tuple(_events(told, spans)),
-            sentences=speech.sentences,
-            frame_times=sight.times,
-            saliency=tuple(longform.merge_saliency(windows, [one.saliency for one in told])),
-            segments=tuple(longform.merge_segments(windows, [one.segments for one in told])),
-            provenance=self._provenance(sight, speech),
-        )
 
     def _provenance(self, sight: Sight, speech: Speech) -> dict[str, str]:
         beams = self.options.search.beams
@@ -283,14 +317,6 @@ def _true_duration(stated: float, frames: int) -> float:
     return stated if abs(stated - shown) <= 1.5 / FPS else shown
 
 
-class _Told(NamedTuple):
-    """What the model makes of one window, in the window's own time and positions."""
-
-    events: list[Event]
-    saliency: list[float]
-    segments: list[Segment]
-
-
 def _example(
     video: Path,
     clip_TD: Tensor,
@@ -306,34 +332,12 @@ def _example(
     )
 
 
-@torch.no_grad()
-def _tell(
-    loaded: Loaded, collate: Collator, examples: Sequence[Example], search: BeamSearch
-) -> list[_Told]:
-    device = next(loaded.model.parameters()).device
-    generated = loaded.model.generate(collate(examples).to(device), loaded.store, search)
-    seen, config = generated.encoded.seen, loaded.config.saliency
-    prior_BT = None
-    if seen.saliency_BT is not None and config is not None:
-        prior_BT = saliency.prior(
-            seen.saliency_BT.float(), seen.mask_BT, standardise=config.standardise
-        )
-    told = []
-    for row, example in enumerate(examples):
-        frames = len(example.clip_TD)
-        events = collate.events(generated.decoded[row], example.duration)
-        scores = [] if prior_BT is None else prior_BT[row, :frames].tolist()
-        # Where padding counts as video (published), segments may reach beyond its end.
-        segments = [
-            replace(segment, stop=min(segment.stop, frames))
-            for segment in seen.segments[row]
-            if segment.first < frames
-        ]
-        told.append(_Told(events, scores, segments))
-    return told
+def _spans(sight: Sight) -> list[tuple[float, float]]:
+    """Seconds that each window covers."""
+    return [longform.seconds(window, sight.times, sight.duration) for window in sight.windows]
 
 
-def _events(told: Sequence[_Told], spans: Sequence[tuple[float, float]]) -> list[Event]:
+def _events(told: Sequence[Told], spans: Sequence[tuple[float, float]]) -> list[Event]:
     if len(told) == 1:
         return told[0].events
     parts = [
@@ -351,6 +355,8 @@ def model_key(loaded: Loaded) -> str:
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     if loaded.tokenizer is not None:
         digest.update(loaded.tokenizer.to_str().encode())
+    if loaded.joint is not None:
+        digest.update(loaded.joint.image_ID.numpy().tobytes())
     if isinstance(loaded.store, CaptionStore):
         digest.update(loaded.store.tower.encode())
         for caption in loaded.store.captions:

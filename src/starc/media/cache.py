@@ -10,11 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from starc.atomic import replacing
 from starc.errors import VideoError
 from starc.folders import cache_folder
 
@@ -68,13 +67,7 @@ def write(entry: Path, value: Any) -> None:
     """Keep a JSON value; whole or not at all."""
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=entry.parent, prefix=f".{entry.name}")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(value, file, ensure_ascii=False)
-            os.replace(name, entry)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with replacing(entry) as file:
+            json.dump(value, file, ensure_ascii=False)
     except OSError as error:
         log.warning("%s: nothing is cached (%s)", entry.parent, error.strerror)

@@ -38,7 +38,7 @@ LITE_BLOCKS = (
     (6, 320, 1, 1, 3),
 )
 NORM_EPSILON = 1e-3
-LITE_BATCH = 8
+LITE_BATCH = 4
 """Larger batches fall out of the processor's cache and take longer per frame."""
 TEXT_BATCH = 64
 TEXT_TOKENS = 256
@@ -88,10 +88,10 @@ class Lite0(nn.Module):
         self.head = SameConv(width, 1280)
 
     def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        x_BCHW = F.relu6(self.stem(pixels_BCHW))
+        x_BCHW = F.relu6(self.stem(pixels_BCHW), inplace=True)
         for block in self.blocks:
             x_BCHW = block(x_BCHW)
-        pooled_BD: Tensor = F.relu6(self.head(x_BCHW)).mean(dim=(2, 3))
+        pooled_BD: Tensor = F.relu6(self.head(x_BCHW), inplace=True).mean(dim=(2, 3))
         return pooled_BD
 
 
@@ -107,13 +107,19 @@ class InvertedResidual(nn.Module):
         self.residual = stride == 1 and width == out
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
-        y_BCHW: Tensor = x_BCHW if self.expand is None else F.relu6(self.expand(x_BCHW))
-        y_BCHW = self.project(F.relu6(self.depthwise(y_BCHW)))
-        return x_BCHW + y_BCHW if self.residual else y_BCHW
+        y_BCHW: Tensor = x_BCHW
+        if self.expand is not None:
+            y_BCHW = F.relu6(self.expand(x_BCHW), inplace=True)
+        y_BCHW = self.project(F.relu6(self.depthwise(y_BCHW), inplace=True))
+        return y_BCHW.add_(x_BCHW) if self.residual else y_BCHW
 
 
 class SameConv(nn.Conv2d):
-    """A convolution padded as TensorFlow does: with an odd rest, more at the right and bottom."""
+    """A convolution padded as TensorFlow does: with an odd rest, more at the right and bottom.
+
+    One without neighbours (kernel 1) is a product of matrices, which is faster where, as here,
+    channels lie last in memory.
+    """
 
     def __init__(
         self, width: int, out: int, *, kernel: int = 1, stride: int = 1, groups: int = 1
@@ -125,6 +131,9 @@ class SameConv(nn.Conv2d):
             self.padding = (self.before, self.before)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
+        if self.kernel_size == (1, 1):
+            x_BHWC = F.linear(x_BCHW.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias)
+            return x_BHWC.permute(0, 3, 1, 2)
         if self.before != self.after:
             x_BCHW = F.pad(x_BCHW, (self.before, self.after) * 2)
         return super().forward(x_BCHW)

@@ -12,9 +12,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
-import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from starc.atomic import replacing_path
 from starc.errors import MissingExtra, VideoError
 from starc.media.container import Limits
 from starc.media.video import count_frames, sample_frames, spread
@@ -328,19 +327,14 @@ def _difference(a: Mapping[str, str], b: Mapping[str, str]) -> str:
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A temporary file that becomes `path` when all has gone well."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
-    os.close(handle)
     try:
-        yield Path(name)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing_path(path) as part:
+            yield part
     except OSError as error:
         raise VideoError(
             f"{path}: cannot be written ({error.strerror}); free some space?"
         ) from error
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 def _write_json(path: Path, value: Mapping[str, str]) -> None:

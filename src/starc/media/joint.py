@@ -1,9 +1,9 @@
 """The joint space: what is seen and what is said, as vectors of the datastore's own space.
 
 In: pooled image features and timed sentences. Out: one vector per frame, near the embeddings of
-captions that would fit. Both maps are linear and were fitted in closed form (recipes/joint_space.py):
-an image is standardised and multiplied by a matrix, words are the mean of a vector per token. So a
-model that was trained on them needs no text tower to caption a video.
+captions that would fit. Both maps are linear and were fitted in closed form, in
+recipes/joint_space.py: an image is standardised and multiplied by a matrix, words are the mean of a
+vector per token. So a model that was trained on them needs no text tower to caption a video.
 
     seen_t = unit(((image_t - mean) / deviation) A)        said_t = unit(Σ w(t, s) Σ_{v in s} E_v)
     clip_t = √D (seen_t + said_t)        w falls from 1 inside a sentence to 0 at REACH seconds
@@ -74,7 +74,8 @@ class JointSpace:
         clip_TD = self.said(times, sentences)
         if image_TI is not None:
             clip_TD = clip_TD + self.seen(image_TI)
-        return clip_TD * self.width**0.5
+        scale: float = self.width**0.5
+        return clip_TD * scale
 
     def seen(self, image_TI: Tensor) -> Tensor:
         """Unit vectors of images."""

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import pickle
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,16 +22,19 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from starc.atomic import recover, replacing_folder
 from starc.config import Config, from_dict, to_dict
 from starc.errors import CheckpointError
+from starc.media.joint import JointSpace
 from starc.model import datastore, published
 from starc.model.datastore import Datastore
 from starc.model.starc import STaRC
 
-CONFIG, WEIGHTS, TOKENIZER, DATASTORE = (
+CONFIG, WEIGHTS, TOKENIZER, JOINT, DATASTORE = (
     "config.json",
     "model.safetensors",
     "tokenizer.json",
+    "joint.safetensors",
     "datastore",
 )
 SHOWN = 8
@@ -55,11 +55,18 @@ class Loaded:
     tokenizer: Tokenizer | None
     store: Datastore | None
     folder: Path
+    joint: JointSpace | None = None
+    """Where the model's features are vectors of a joint space: the maps into it."""
 
     @property
     def config(self) -> Config:
         """The model's settings."""
         return self.model.config
+
+    @property
+    def image_width(self) -> int:
+        """Width of the image features it takes."""
+        return self.config.temporal.features if self.joint is None else len(self.joint.mean_I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,52 +92,33 @@ def save(
     *,
     tokenizer: Tokenizer | None = None,
     store: SavedDatastore | None = None,
+    joint: JointSpace | None = None,
+    half: bool = False,
 ) -> None:
     """Write a model folder; on any failure the folder that was there before stays as it was.
 
-    All files go to a temporary folder beside it, which then takes its place.
+    `half` stores weights in float16.
     """
-    folder = Path(folder)
+    folder = recover(folder)
     if folder.exists() and not (folder / CONFIG).is_file() and any(folder.iterdir()):
         raise CheckpointError(f"{folder}: not a model folder (no {CONFIG}); choose another place")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        fresh.chmod(0o755)
-        state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-        save_file(state, fresh / WEIGHTS, metadata={"format": "pt"})
-        (fresh / WEIGHTS).chmod(0o644)
-        (fresh / CONFIG).write_text(json.dumps(to_dict(model.config), indent=2) + "\n")
-        if tokenizer is not None:
-            tokenizer.save(str(fresh / TOKENIZER))
-        if store is not None:
-            store.save(fresh / DATASTORE)
-        for file in fresh.rglob("*"):
-            if file.is_file():
-                with file.open("rb") as opened:
-                    os.fsync(opened.fileno())
-        _put_in_place(fresh, folder)
+        with replacing_folder(folder) as fresh:
+            state = {
+                name: (tensor.half() if half else tensor).contiguous()
+                for name, tensor in model.state_dict().items()
+            }
+            save_file(state, fresh / WEIGHTS, metadata={"format": "pt"})
+            (fresh / WEIGHTS).chmod(0o644)
+            (fresh / CONFIG).write_text(json.dumps(to_dict(model.config), indent=2) + "\n")
+            if tokenizer is not None:
+                tokenizer.save(str(fresh / TOKENIZER))
+            if joint is not None:
+                joint.save(fresh / JOINT)
+            if store is not None:
+                store.save(fresh / DATASTORE)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: not saved ({error}); what was there is intact") from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _put_in_place(fresh: Path, folder: Path) -> None:
-    """Let `fresh` become `folder`. Folders cannot replace each other: the old one steps aside."""
-    if not folder.exists():
-        os.replace(fresh, folder)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-    try:
-        os.replace(folder, aside / folder.name)
-        try:
-            os.replace(fresh, folder)
-        except BaseException:
-            os.replace(aside / folder.name, folder)
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
@@ -153,12 +141,17 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
     model = STaRC(config)
     _require_same(str(folder / WEIGHTS), model.state_dict(), state)
     model.load_state_dict(state)
-    tokenizer_file, store_folder = folder / TOKENIZER, folder / DATASTORE
+    tokenizer_file, store_folder = folder / TOKENIZER, recover(folder / DATASTORE)
+    tokenizer = read_tokenizer(tokenizer_file) if tokenizer_file.is_file() else None
+    joint = None
+    if tokenizer is not None and (folder / JOINT).is_file():
+        joint = JointSpace.load(folder / JOINT, tokenizer)
     return Loaded(
         model=model.to(_device(device)).eval(),
-        tokenizer=read_tokenizer(tokenizer_file) if tokenizer_file.is_file() else None,
+        tokenizer=tokenizer,
         store=datastore.load(store_folder) if store_folder.is_dir() else None,
         folder=folder,
+        joint=joint,
     )
 
 
@@ -283,7 +276,7 @@ def _device(name: str) -> torch.device:
 
 def _folder(folder_or_hub_id: Path | str) -> Path:
     """The folder itself, or the hub's copy of it in the cache."""
-    folder = Path(folder_or_hub_id)
+    folder = recover(folder_or_hub_id)
     name = str(folder_or_hub_id)
     if folder.is_dir():
         return folder

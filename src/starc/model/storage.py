@@ -10,13 +10,9 @@ into memory; a file that was cut short or altered is a DatastoreError.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from starc.atomic import recover, replacing_folder
 from starc.errors import DatastoreError
 
 __all__ = ["Stored", "kind_of", "read_folder", "write_folder"]
@@ -48,11 +45,11 @@ def write_folder(
     folder: str | Path, stored: Stored, *, extra: Mapping[str, Callable[[Path], None]] | None = None
 ) -> None:
     """Write a datastore folder; `extra` names further files and who writes them."""
-    folder = Path(folder)
+    folder = recover(folder)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _FACTS).exists():
         raise DatastoreError(f"{folder}: holds other files; give a new folder for the datastore")
     try:
-        with _swapped(folder) as new:
+        with replacing_folder(folder) as new:
             _write_captions(new / _CAPTIONS, stored)
             save_file({name: x.contiguous() for name, x in stored.tensors.items()}, new / _TENSORS)
             for name, write in (extra or {}).items():
@@ -70,7 +67,7 @@ def write_folder(
 
 def read_folder(folder: str | Path, *, verify: bool = True) -> Stored:
     """Read a datastore folder; `verify=False` skips the checksums (seconds per gigabyte)."""
-    folder = Path(folder)
+    folder = recover(folder)
     facts = _read_facts(folder)
     if verify:
         for name, digest in facts["sha256"].items():
@@ -96,7 +93,7 @@ def read_folder(folder: str | Path, *, verify: bool = True) -> Stored:
 
 def kind_of(folder: str | Path) -> str:
     """Which kind of datastore a folder holds."""
-    return str(_read_facts(Path(folder))["kind"])
+    return str(_read_facts(recover(folder))["kind"])
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:
@@ -144,26 +141,3 @@ def _read_captions(path: Path) -> tuple[list[str], list[str | None]]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextlib.contextmanager
-def _swapped(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `folder` when the block ends without an error.
-
-    The old one is moved aside first, since a folder cannot be replaced in one step; whoever has
-    its files mapped keeps them.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
-    try:
-        new = work / "new"
-        new.mkdir()
-        yield new
-        for file in new.iterdir():
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
-        if folder.exists():
-            folder.rename(work / "old")
-        new.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)

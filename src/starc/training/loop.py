@@ -256,7 +256,7 @@ class Training:
 
     def _set_rate(self) -> None:
         for group in self.optimiser.param_groups:
-            group["lr"] = rate(self.step, self.steps, self.config)
+            group["lr"] = rate(self.step, self.steps, self.config) * group["scale"]
 
     def _seed(self, part: int) -> int:
         return (self.config.seed * 1_000_003 + self.step) * 8191 + part
@@ -326,9 +326,20 @@ def rate(step: int, steps: int, config: TrainConfig) -> float:
 
 
 def adam(model: STaRC, config: TrainConfig) -> torch.optim.Adam:
-    """Adam without weight decay, in one fused kernel."""
+    """Adam without weight decay, in one fused kernel.
+
+    With `relative_rate` a weight's rate is multiplied by its root mean square at the start, as
+    Adafactor does: T5's embeddings are some twenty times as large as its matrices.
+    """
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.Adam(learned, lr=config.learning_rate, fused=True)
+    groups: list[dict[str, Any]] = [{"params": learned, "scale": 1.0}]
+    if config.relative_rate:
+        groups = [{"params": [one], "scale": _size(one)} for one in learned]
+    return torch.optim.Adam(groups, lr=config.learning_rate, fused=True)
+
+
+def _size(parameter: Tensor) -> float:
+    return max(float(parameter.detach().square().mean().sqrt()), 1e-3)
 
 
 def freeze(model: STaRC, patterns: Sequence[str]) -> None:

@@ -45,6 +45,8 @@ class TrainConfig:
     """Parts a process's share of the batch is cut into: less memory, the same gradient."""
     learning_rate: float = 1e-5
     """Peak rate."""
+    relative_rate: bool = False
+    """Multiply a weight's rate by its size, as Adafactor does: for training from scratch."""
     warmup: float = 0.1
     """Share of all steps with a linearly rising rate; then a cosine falls to 0."""
     late_schedule: bool = False
