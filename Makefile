@@ -7,8 +7,9 @@ READY := .venv/ready
 .PHONY: demo test test-slow check bench browser clean
 .DELETE_ON_ERROR:
 
+# VIDEO=my.mp4 captions that instead of the sample.
 demo: $(READY)
-	@$(BIN)/starc score examples/predictions.json examples/reference.json
+	@$(BIN)/python examples/demo.py "$(VIDEO)"
 
 test: $(READY) browser
 	$(BIN)/python -m pytest -n auto --dist loadfile

@@ -38,7 +38,6 @@ from typing import Any
 from starc.model.captions import read_captions, same_text
 
 GRAMMAR = Path(__file__).with_suffix(".toml")
-OUT = Path(__file__).parents[1] / "src/starc/assets/tiny-youcook2/cooking_steps.jsonl"
 COUNT = 6000
 SEED = 2026
 WORDS = (4, 16)
@@ -280,7 +279,7 @@ def met(steps: Sequence[str], paths: Sequence[Path]) -> list[str]:
 def main() -> None:
     """Write the file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--out", type=Path, default=Path("cooking_steps.jsonl"))
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--check", type=Path, nargs="+", metavar="ANNOTATIONS")

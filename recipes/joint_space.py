@@ -3,10 +3,10 @@
     python recipes/joint_space.py DATA OUT
 
 writes tokenizer.json, joint.safetensors (the maps of starc.media.joint), words.safetensors (first
-embeddings of the tokens), train.json, choose.json, report.json, validation.json (annotations),
-extracts.json (annotations to practise on), speech.json, datastore/ (training captions), cooking/
-(our own sentences), and frame features: features.safetensors to train on and, with validation
-videos, speech.safetensors, evidence.safetensors and simulated.safetensors.
+embeddings of the tokens), train.json, half.json (every other training video), extracts.json (to
+practise on), choose.json, report.json, validation.json (annotations), speech.json, datastore/
+(training captions), cooking/ (our own sentences), and frame features: features.safetensors to train
+on and, with validation videos, speech.safetensors, evidence.safetensors, simulated.safetensors.
 
 Frames of YouCook2 are at hand for three segments of 600 videos only. Where there are none a
 stand-in is drawn: the caption of the step, moved and blurred as images are against captions,
@@ -37,6 +37,7 @@ import scipy.linalg
 import scipy.sparse
 import torch
 import youcook2_data as youcook2
+from cooking_steps import cooking_steps
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -47,12 +48,10 @@ from starc.annotations import Annotated, video_id
 from starc.media.embedded import EfficientNetLite, MiniLM
 from starc.media.features import Features, save_features
 from starc.media.joint import REACH, JointSpace
-from starc.model.captions import read_captions
 from starc.model.datastore import CaptionStore
 from starc.types import Frame, Sentence
 
 FOLDS = 5
-OWN_STEPS = Path(__file__).parents[1] / "src/starc/assets/tiny-youcook2/cooking_steps.jsonl"
 EVIDENCE = "features/yc2_epic_clip_prediction_5s.txt"
 FRAMES = "frames/yc2_600videos_1800frames_224px.tar"
 
@@ -93,12 +92,9 @@ def prepare(data: Path, out: Path) -> None:
     CaptionStore(
         captions, texts(captions) - centre, videos=owners, tower=MiniLM.name, mean_D=centre
     ).save(out / "datastore")
-    if OWN_STEPS.is_file():
-        ours = read_captions(OWN_STEPS)
-        texts.prepare(ours.captions)
-        CaptionStore(
-            ours.captions, texts(ours.captions) - centre, tower=MiniLM.name, mean_D=centre
-        ).save(out / "cooking")
+    ours = cooking_steps()
+    texts.prepare(ours)
+    CaptionStore(ours, texts(ours) - centre, tower=MiniLM.name, mean_D=centre).save(out / "cooking")
     print("features", flush=True)
     evidence = read_evidence(data / EVIDENCE)
     known = {*captions, *_captions(corpus.validation)}
@@ -449,6 +445,7 @@ def _write_texts(
     ids = sorted(corpus.validation)
     for name, videos in (
         ("train", corpus.train),
+        ("half", {video: corpus.train[video] for video in sorted(corpus.train)[::2]}),
         ("extracts", youcook2.extracts(corpus.train, speech)),
         ("validation", corpus.validation),
         ("choose", {video: corpus.validation[video] for video in ids[: youcook2.CHOOSING]}),

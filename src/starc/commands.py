@@ -245,6 +245,7 @@ def ablate(
     tokenizer: Annotated[Path, typer.Option(help="tokenizer.json of the T5.")],
     speech: Speech = None,
     store: Store = None,
+    init: Annotated[Path | None, typer.Option(help="Model folder all rows start from.")] = None,
     others: Annotated[
         list[str] | None,
         typer.Option(
@@ -264,6 +265,7 @@ def ablate(
     arguments = [recipe, "--annotations", str(annotations), "--features", str(features)]
     arguments += ["--validation", str(validation), "--tokenizer", str(tokenizer)]
     arguments += ["--speech", str(speech)] if speech else []
+    arguments += ["--init", str(init)] if init else []
     for setting in settings or []:
         arguments += ["--set", setting]
     results = run_rows(

@@ -1,0 +1,71 @@
+"""Caption a video with the embedded model, and look at what comes out.
+
+    python examples/demo.py [VIDEO]
+
+Without a video it takes the sample beside this file and scores the answer against its reference.
+Writes JSON, WebVTT and a page with everything on one time axis into out/.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import starc
+from starc import writers
+from starc.annotations import Annotated, read_references
+from starc.errors import StarcError
+from starc.evaluation import score
+
+HERE = Path(__file__).parent
+SAMPLE = HERE / "scrambled_eggs.mp4"
+OUT = Path("out")
+
+
+def main() -> None:
+    """The whole demonstration."""
+    video = Path(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] else SAMPLE
+    print(f"Captioning {video} with the embedded model starc-tiny-youcook2 ...", flush=True)
+    captioned = starc.load().caption(video)
+    for event in captioned.events:
+        sure = "" if event.confidence is None else f"   {event.confidence:4.0%} sure"
+        print(f"  {clock(event.start)} - {clock(event.end)}  {event.caption}{sure}")
+    if not captioned.events:
+        print("  No step was found. The model knows kitchens, and leans on what is said.")
+    if video == SAMPLE:
+        print(judged(captioned))
+    OUT.mkdir(exist_ok=True)
+    for ending in (".json", ".vtt", ".html"):
+        writers.write(captioned, OUT / f"{video.stem}{ending}")
+    page = OUT / f"{video.stem}.html"
+    print(f"\nWritten: {OUT / video.stem}.json, .vtt and .html. To go on:")
+    print(f"  open {page} in a browser: speech, saliency, segments, captions on one axis")
+    print("  make demo VIDEO=my.mp4, or .venv/bin/starc caption my.mp4 -o my.srt")
+    print("  .venv/bin/starc view out: look through and correct everything in the browser")
+
+
+def judged(captioned: starc.Captioned) -> str:
+    """One line: scores against the sample's reference."""
+    references = read_references(SAMPLE.with_suffix(".json"))
+    said = Annotated(
+        tuple((event.start, event.end) for event in captioned.events),
+        tuple(event.caption for event in captioned.events),
+        captioned.duration,
+    )
+    metrics = score({SAMPLE.stem: said}, references).metrics
+    shown = {"METEOR": "METEOR", "soda_c": "SODA_c", "F1": "F1"}
+    return "Against the reference: " + ", ".join(
+        f"{name} {100 * metrics[key]:.1f}" for key, name in shown.items()
+    )
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except StarcError as error:
+        sys.exit(str(error))

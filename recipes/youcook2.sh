@@ -1,0 +1,27 @@
+#!/bin/sh
+# The paper on YouCook2, from raw files to a score: sh recipes/youcook2.sh DATA OUT
+# DATA holds train.json and val.json (annotations), videos/, speech.pkl (or .json) and t5-base's
+# tokenizer.json and a Vid2Seq checkpoint vid2seq.pth (docs/data.md). For several GPUs write
+# `accelerate launch -m starc` for `starc`.
+set -eu
+data=$1 out=$2
+mkdir -p "$out"
+
+[ -e "$out/features.safetensors" ] || starc features "$data/videos" --out "$out/features.safetensors" \
+    --tower openai/clip-vit-large-patch14
+[ -e "$out/datastore" ] || starc datastore build "$data/train.json" --out "$out/datastore" \
+    --tower openai/clip-vit-large-patch14
+starc data check --annotations "$data/train.json" --features "$out/features.safetensors" \
+    --speech "$data/speech.pkl" --datastore "$out/datastore" --validation "$data/val.json"
+
+files="--annotations $data/train.json --features $out/features.safetensors --speech $data/speech.pkl"
+rest="--validation $data/val.json --tokenizer $data/tokenizer.json"
+
+# First stage, from pretrained Vid2Seq; second stage, ten epochs at 1e-5.
+starc import "$data/vid2seq.pth" --out "$out/pretrained"
+starc train vid2seq $files $rest --run "$out/vid2seq" --init "$out/pretrained"
+starc train "${RECIPE:-youcook2}" $files $rest --run "$out/starc" --init "$out/vid2seq/best" \
+    --datastore "$out/datastore"
+
+starc evaluate "$out/starc/best" --annotations "$data/val.json" \
+    --features "$out/features.safetensors" --speech "$data/speech.pkl" --out "$out/predictions.json"
