@@ -152,7 +152,8 @@ class Training:
                 accelerator.backward(named["loss"])
             seen.append({name: value.detach() for name, value in named.items()})
         norm = accelerator.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
-        used = self.optimiser.param_groups[0]["lr"]
+        first = self.optimiser.param_groups[0]
+        used = first["lr"] / first["scale"]
         self.optimiser.step()
         self.optimiser.zero_grad()
         accelerator.unwrap_model(self.model).t5.rescale_time_embeddings()
