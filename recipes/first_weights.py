@@ -4,6 +4,12 @@
 
 `PREPARED` is what joint_space.py wrote. Rows keep their principal directions and get T5's unit
 variance; pieces that MiniLM does not have, and times, stay as T5 draws them.
+
+Captions repeat what is said, but a small T5 that starts from nothing needs millions of words before
+it finds out how to copy. So `copying_heads` gives it the two attentions that do: in the encoder's
+first layer a token also takes in the token before it, turned into directions of its own; in the
+decoder's first layer the token just written looks for speech tokens that come after its like, and
+takes them over. Training is free to change all of it.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from torch import Tensor
 
 from starc.model import checkpoint
 from starc.model.starc import STaRC
+from starc.model.t5 import T5
 from starc.training import recipes
 
 
@@ -36,6 +43,7 @@ def main() -> None:
     with torch.no_grad():
         rows = model.t5.shared.weight[: len(word_VD)]
         rows[known_V] = reduced(word_VD[known_V], rows.shape[1])
+    copying_heads(model.t5)
     tokenizer = checkpoint.read_tokenizer(options.prepared / "tokenizer.json")
     checkpoint.save(options.out, model, tokenizer=tokenizer)
 
@@ -47,6 +55,33 @@ def reduced(rows_VD: Tensor, width: int) -> Tensor:
     turn, _ = torch.linalg.qr(torch.randn(width, width))
     small_VD = centred_VD @ direction[:width].T @ turn
     return small_VD / small_VD.std()
+
+
+@torch.no_grad()
+def copying_heads(t5: T5, *, spare: int = 1) -> None:
+    """Set all heads but `spare` of two attention layers.
+
+    With orthonormal rows P, Q, U: encoder  v = P, o = Qᵀ, bias to the token before;
+                                   decoder  q = P, k = Q, v = U, o = Uᵀ.
+    """
+    settings = t5.settings
+    size = settings.head_width * (settings.heads - spare)
+    before, behind, itself = (orthonormal(size, settings.width) for _ in range(3))
+    listen = t5.encoder.block[0].layer[0].SelfAttention
+    listen.relative_attention_bias.weight[1, : settings.heads - spare] = 8.0
+    listen.v.weight[:size] = before
+    listen.o.weight[:, :size] = 1.5 * behind.T
+    look = t5.decoder.block[0].layer[1].EncDecAttention
+    look.q.weight[:size] = 0.25 * before
+    look.k.weight[:size] = behind
+    look.v.weight[:size] = itself
+    look.o.weight[:, :size] = 2.0 * itself.T
+
+
+def orthonormal(rows: int, width: int) -> Tensor:
+    """Random rows of unit length, at right angles."""
+    turn, _ = torch.linalg.qr(torch.randn(width, width))
+    return turn[:rows]
 
 
 if __name__ == "__main__":

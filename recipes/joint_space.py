@@ -442,11 +442,12 @@ def _spoken(videos: Mapping[str, Annotated], speech: Mapping[str, Sequence[Sente
 def _write_texts(
     out: Path, corpus: youcook2.Corpus, speech: Mapping[str, Sequence[Sentence]]
 ) -> None:
-    ids = sorted(corpus.validation)
+    ids, half = sorted(corpus.validation), sorted(corpus.train)[::2]
+    practice = youcook2.extracts(corpus.train, speech)
     for name, videos in (
         ("train", corpus.train),
-        ("half", {video: corpus.train[video] for video in sorted(corpus.train)[::2]}),
-        ("extracts", youcook2.extracts(corpus.train, speech)),
+        ("half", {video: corpus.train[video] for video in half}),
+        ("extracts", {video: practice[video] for video in sorted(practice)[::2]}),
         ("validation", corpus.validation),
         ("choose", {video: corpus.validation[video] for video in ids[: youcook2.CHOOSING]}),
         ("report", {video: corpus.validation[video] for video in ids[youcook2.CHOOSING :]}),

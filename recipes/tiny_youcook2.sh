@@ -11,20 +11,21 @@ mkdir -p "$out"
 
 files="--features $out/data/speech.safetensors --speech $out/data/speech.json --tokenizer $out/data/tokenizer.json"
 held="--validation $out/data/choose.json"
-common="--set train.batch=8 --set train.relative_rate=true"
+common="--set train.relative_rate=true"
 plain="--set model.windows=none --set model.saliency=none --set model.retrieval=none --set model.prompt=none"
 
-# MiniLM's token embeddings; practice on extracts of the speech; Vid2Seq; STaRC.
+# MiniLM's token embeddings and heads that copy; practice on short extracts of the speech; Vid2Seq;
+# STaRC.
 [ -e "$out/first" ] || python "$here/first_weights.py" tiny_youcook2 "$out/data" "$out/first" $plain
 [ -e "$out/practice" ] || starc train tiny_youcook2 --annotations "$out/data/extracts.json" $files \
     --run "$out/practice" --init "$out/first" $plain $common \
-    --set train.epochs=1 --set train.learning_rate=2e-2
+    --set model.window=30 --set train.epochs=1 --set train.learning_rate=2e-2
 [ -e "$out/vid2seq" ] || starc train tiny_youcook2 --annotations "$out/data/train.json" $files $held \
     --run "$out/vid2seq" --init "$out/practice/last" $plain $common \
-    --set train.epochs=7 --set train.validate_every=2 --set train.learning_rate=1.2e-2
+    --set train.batch=8 --set train.epochs=4 --set train.validate_every=2 --set train.learning_rate=1.2e-2
 [ -e "$out/starc" ] || starc train tiny_youcook2 --annotations "$out/data/train.json" $files $held \
     --run "$out/starc" --init "$out/vid2seq/last" --datastore "$out/data/datastore" $common \
-    --set train.epochs=2 --set train.learning_rate=6e-3
+    --set train.batch=8 --set train.epochs=2 --set train.learning_rate=6e-3
 
 python "$here/ship.py" "$out/starc/best" "$out/data" "$out/tiny-youcook2"
 
