@@ -22,10 +22,10 @@ plain="--set model.windows=none --set model.saliency=none --set model.retrieval=
     --set model.window=30 --set train.epochs=1 --set train.learning_rate=2e-2
 [ -e "$out/vid2seq" ] || starc train tiny_youcook2 --annotations "$out/data/train.json" $files $held \
     --run "$out/vid2seq" --init "$out/practice/last" $plain $common \
-    --set train.batch=8 --set train.epochs=4 --set train.validate_every=2 --set train.learning_rate=1.2e-2
+    --set train.batch=8 --set train.epochs=3 --set train.validate_every=3 --set train.learning_rate=1.2e-2
 [ -e "$out/starc" ] || starc train tiny_youcook2 --annotations "$out/data/train.json" $files $held \
     --run "$out/starc" --init "$out/vid2seq/last" --datastore "$out/data/datastore" $common \
-    --set train.batch=8 --set train.epochs=2 --set train.learning_rate=6e-3
+    --set train.batch=8 --set train.epochs=1 --set train.learning_rate=6e-3
 
 python "$here/ship.py" "$out/starc/best" "$out/data" "$out/tiny-youcook2"
 

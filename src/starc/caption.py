@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import statistics
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ EMBEDDED = Path(__file__).parent / "assets" / "tiny-youcook2"
 """The model that comes with the package."""
 TOWERS = {768: PUBLISHED_TOWER, 1280: "efficientnet-lite0"}
 """Image tower by width of the model's features, where the user names none."""
+UNSURE = 0.25
+"""Median confidence of a video's events below which they are called guesses."""
 FORMATS = ("json", "vtt")
 """Written for many videos, where the user names none."""
 PREDICTIONS = "predictions.json"
@@ -161,14 +164,28 @@ def one(
     captioned = caption_one(video, captioner)
     mode, granularity = output.mode, output.granularity
     if out is None:
-        return Result(*writers.render(captioned, format=format, mode=mode, granularity=granularity))
+        text, notes = writers.render(captioned, format=format, mode=mode, granularity=granularity)
+        return Result(text, (*notes, *doubts(captioned)))
     try:
         notes = writers.write(
             captioned, out, format=format, mode=mode, granularity=granularity, source=video
         )
     except OSError as error:
         raise StarcError(f"{out}: cannot be written ({error.strerror})") from error
-    return Result("", notes)
+    return Result("", (*notes, *doubts(captioned)))
+
+
+def doubts(captioned: Captioned) -> tuple[str, ...]:
+    """What a reader should know before believing the captions."""
+    known = [event.confidence for event in captioned.events if event.confidence is not None]
+    if not captioned.events:
+        return ("no event was found",)
+    if known and statistics.median(known) < UNSURE:
+        return (
+            f"low confidence ({statistics.median(known):.0%}): take the captions for guesses; does "
+            "the model know such videos?",
+        )
+    return ()
 
 
 def many(
