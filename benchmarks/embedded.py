@@ -54,7 +54,7 @@ def main() -> None:
                 prepared / f"{features}.safetensors",
                 prepared / "speech.json",
                 store=prepared / store,
-                search=BeamSearch(beams=options.beams),
+                search=BeamSearch(beams=options.beams, grammar=True, by_kind=True),
             )
             for part in ("choose", "report", "validation"):
                 print(_row(f"{name}: {part}", found, read_references(prepared / f"{part}.json")))

@@ -32,5 +32,5 @@ python "$here/ship.py" "$out/starc/best" "$out/data" "$out/tiny-youcook2"
 # Scores: settings were chosen on choose.json, the first 100 videos.
 for set in report validation; do
     echo "== $set, speech only"
-    starc evaluate "$out/tiny-youcook2" --annotations "$out/data/$set.json" $files
+    starc evaluate "$out/tiny-youcook2" --annotations "$out/data/$set.json" $files --grammar
 done

@@ -87,6 +87,31 @@ def test_what_may_follow() -> None:
     assert allowed(four) == times(*range(5, 12))
     assert allowed(ten) == times(11)
     assert allowed(four, six) == words
-    assert allowed(four, six, 5) == {1} | words | times(*range(4, 11))
+    assert allowed(four, six, 5) == {1} | words | times(*range(5, 11))
     assert allowed(four, six, 5, room=2) == {1} | words
     assert allowed(four, six, 5, six) == times(*range(7, 12))
+
+
+def test_kinds_are_weighed_before_tokens() -> None:
+    vocabulary = Vocabulary(SIZE.text_vocabulary, SIZE.bins)
+    text = vocabulary.text_tokens
+
+    def best(words: float, end: float, times: dict[int, float], last: int = 5) -> int:
+        score = torch.full((1, 1, vocabulary.size), 1e-9)
+        score[..., 7] = words
+        score[..., vocabulary.end] = end
+        for bin_, mass in times.items():
+            score[..., text + bin_] = mass
+        return int(grammar.weigh_(score.log(), torch.tensor([[last]]), vocabulary).argmax())
+
+    spread = dict.fromkeys(range(2, 9), 0.08) | {5: 0.1}
+    assert best(0.1, 0.2, spread) == text + 5
+    assert best(0.1, 0.7, spread) == vocabulary.end
+    assert best(0.9, 0.2, spread) == 7
+    assert best(0.9, 0.2, spread, last=7) == text + 5
+    assert best(0.0, 0.0, {2: 0.3, 6: 0.2, 7: 0.2, 8: 0.2}) == text + 7
+
+
+def test_search_by_kind_needs_the_grammar() -> None:
+    with pytest.raises(ValueError, match="needs the grammar"):
+        BeamSearch(by_kind=True)

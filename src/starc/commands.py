@@ -206,6 +206,9 @@ def evaluate(
         Path | None, typer.Option("--out", "-o", help="Write the predictions here.")
     ] = None,
     beams: Annotated[int, typer.Option(min=1, help="Of the search; 1 is greedy.")] = 4,
+    grammar: Annotated[
+        bool, typer.Option("--grammar", help="Well-formed times only, as starc caption does.")
+    ] = False,
     subset: Subset = None,
 ) -> None:
     """Caption annotated videos from their features, and score the answers."""
@@ -222,7 +225,7 @@ def evaluate(
             features,
             speech,
             store=store,
-            search=BeamSearch(beams=beams),
+            search=BeamSearch(beams=beams, grammar=grammar, by_kind=grammar),
             subset=subset,
             told=lambda done, total: bar.update(task, completed=done, total=total),
         )

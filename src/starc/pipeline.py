@@ -76,7 +76,7 @@ class Stopped(Exception):
 class Options:
     """How to caption, beside the model."""
 
-    search: BeamSearch = field(default_factory=BeamSearch)
+    search: BeamSearch = field(default_factory=lambda: BeamSearch(grammar=True, by_kind=True))
     engine: Engine = "auto"
     """Where speech comes from."""
     language: str | None = None

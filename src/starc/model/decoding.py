@@ -46,6 +46,9 @@ class BeamSearch:
     or of today's. They differ in how length is counted and when a search stops."""
     grammar: bool = False
     """Time tokens only where they may stand, in order (grammar.py)."""
+    by_kind: bool = False
+    """Under the grammar, decide first whether a word, a time or the end comes next, by the mass of
+    each kind: for models that are sure of what happens and less so of when."""
 
     def __post_init__(self) -> None:
         if self.beams < 1 or self.max_tokens < 1:
@@ -58,6 +61,8 @@ class BeamSearch:
             raise ValueError(f"search needs a finite penalty, got {self.length_penalty = }")
         if self.rules not in ("published", "transformers"):
             raise ValueError(f"search knows the rules published and transformers: {self.rules = }")
+        if self.by_kind and not self.grammar:
+            raise ValueError("search by kind needs the grammar: set grammar=True too")
         if self.grammar and self.max_tokens < grammar.EVENT_TOKENS:
             raise ValueError(f"an event needs three tokens, got {self.max_tokens = }")
 
@@ -135,6 +140,8 @@ class _Hypotheses:
         if self.place is not None:
             room = self.search.max_tokens - len(self)
             grammar.forbid_(score_BKV, self.place, self.vocabulary, room=room)
+            if self.search.by_kind:
+                grammar.weigh_(score_BKV, self.said_BKL[..., -1], self.vocabulary)
         return score_BKV, log_BKV
 
     def go_on(self, parent_BK: Tensor, token_BK: Tensor, log_BK: Tensor) -> None:
