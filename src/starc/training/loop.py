@@ -201,7 +201,12 @@ class Training:
             self.task.collate,
             self.task.store,
             batch=config.batch,
-            search=BeamSearch(beams=config.beams, max_tokens=self.recipe.data.target_tokens),
+            search=BeamSearch(
+                beams=config.beams,
+                max_tokens=self.recipe.data.target_tokens,
+                grammar=config.grammar,
+                by_kind=config.grammar,
+            ),
         )
         everyone: dict[str, Annotated] = dict(gather_object(list(found.items())))
         scored = [validate(everyone, videos) if accelerator.is_main_process else {}]

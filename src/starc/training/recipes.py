@@ -67,6 +67,8 @@ class TrainConfig:
     """Epochs between two validations; 0: none."""
     beams: int = 4
     """Of the decoding in validation."""
+    grammar: bool = False
+    """Validate under the grammar of times, kinds of tokens weighed first, as `starc caption` does."""
     select: Literal["CIDEr", "METEOR", "soda_c", "F1", "Bleu_4"] = "CIDEr"
     """The metric that chooses the best checkpoint."""
     tensorboard: bool = False
@@ -150,7 +152,7 @@ def tiny_youcook2() -> Recipe:
     return Recipe(
         model=model,
         data=DataConfig(speech_tokens=512, target_tokens=192),
-        train=TrainConfig(epochs=4, batch=16, learning_rate=5e-4, beams=1),
+        train=TrainConfig(epochs=4, batch=16, learning_rate=5e-4, beams=1, grammar=True),
     )
 
 
