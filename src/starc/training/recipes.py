@@ -68,7 +68,7 @@ class TrainConfig:
     beams: int = 4
     """Of the decoding in validation."""
     grammar: bool = False
-    """Validate under the grammar of times, kinds of tokens weighed first, as `starc caption` does."""
+    """Validate under the grammar of times, kinds of tokens weighed first (BeamSearch.by_kind)."""
     select: Literal["CIDEr", "METEOR", "soda_c", "F1", "Bleu_4"] = "CIDEr"
     """The metric that chooses the best checkpoint."""
     tensorboard: bool = False
