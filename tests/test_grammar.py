@@ -96,20 +96,37 @@ def test_kinds_are_weighed_before_tokens() -> None:
     vocabulary = Vocabulary(SIZE.text_vocabulary, SIZE.bins)
     text = vocabulary.text_tokens
 
-    def best(words: float, end: float, times: dict[int, float], last: int = 5) -> int:
+    def best(words: float, end: float, times: dict[int, float], *, started: bool = False) -> int:
         score = torch.full((1, 1, vocabulary.size), 1e-9)
         score[..., 7] = words
         score[..., vocabulary.end] = end
         for bin_, mass in times.items():
             score[..., text + bin_] = mass
-        return int(grammar.weigh_(score.log(), torch.tensor([[last]]), vocabulary).argmax())
+        phase = torch.tensor([[grammar.STARTED if started else grammar.WORDS]])
+        place = grammar.Place(phase, torch.zeros_like(phase))
+        return int(grammar.weigh_(score.log(), place, vocabulary, (0.5, 0.9)).argmax())
 
-    spread = dict.fromkeys(range(2, 9), 0.08) | {5: 0.1}
+    spread = dict.fromkeys(range(2, 9), 0.08)
     assert best(0.1, 0.2, spread) == text + 5
     assert best(0.1, 0.7, spread) == vocabulary.end
     assert best(0.9, 0.2, spread) == 7
-    assert best(0.9, 0.2, spread, last=7) == text + 5
-    assert best(0.0, 0.0, {2: 0.3, 6: 0.2, 7: 0.2, 8: 0.2}) == text + 7
+    assert best(0.0, 0.0, spread, started=True) == text + 8
+    assert best(0.0, 0.0, {2: 0.3, 6: 0.2, 7: 0.2, 8: 0.2}) == text + 6
+
+
+def test_captions_do_not_go_round_in_circles() -> None:
+    vocabulary = Vocabulary(SIZE.text_vocabulary, SIZE.bins)
+    start, end = (vocabulary.text_tokens + bin_ for bin_ in (1, 3))
+
+    def forbidden(*said: int) -> set[int]:
+        score = torch.zeros(1, 1, vocabulary.size)
+        found = grammar.vary_(score, torch.tensor([[said]]), vocabulary)[0, 0]
+        return set(found.isinf().nonzero()[:, 0].tolist()) - {vocabulary.pad}
+
+    assert forbidden(0, start, end) == set()
+    assert forbidden(0, start, end, 5) == {5}
+    assert forbidden(0, start, end, 5, 6, 8, 5) == {5, 6}
+    assert forbidden(0, start, end, 5, 6, start, end, 9, 5) == {5}
 
 
 def test_search_by_kind_needs_the_grammar() -> None:

@@ -48,7 +48,10 @@ class BeamSearch:
     """Time tokens only where they may stand, in order (grammar.py)."""
     by_kind: bool = False
     """Under the grammar, decide first whether a word, a time or the end comes next, by the mass of
-    each kind: for models that are sure of what happens and less so of when."""
+    each kind; then take a quantile of the times instead of the likeliest. For models that are
+    surer of what happens than of when."""
+    quantiles: tuple[float, float] = (0.5, 0.6)
+    """Of starts and of ends, where `by_kind` is on."""
 
     def __post_init__(self) -> None:
         if self.beams < 1 or self.max_tokens < 1:
@@ -61,6 +64,8 @@ class BeamSearch:
             raise ValueError(f"search needs a finite penalty, got {self.length_penalty = }")
         if self.rules not in ("published", "transformers"):
             raise ValueError(f"search knows the rules published and transformers: {self.rules = }")
+        if not all(0 < part < 1 for part in self.quantiles):
+            raise ValueError(f"search needs quantiles between 0 and 1, got {self.quantiles = }")
         if self.by_kind and not self.grammar:
             raise ValueError("search by kind needs the grammar: set grammar=True too")
         if self.grammar and self.max_tokens < grammar.EVENT_TOKENS:
@@ -141,7 +146,8 @@ class _Hypotheses:
             room = self.search.max_tokens - len(self)
             grammar.forbid_(score_BKV, self.place, self.vocabulary, room=room)
             if self.search.by_kind:
-                grammar.weigh_(score_BKV, self.said_BKL[..., -1], self.vocabulary)
+                grammar.vary_(score_BKV, self.said_BKL, self.vocabulary)
+                grammar.weigh_(score_BKV, self.place, self.vocabulary, self.search.quantiles)
         return score_BKV, log_BKV
 
     def go_on(self, parent_BK: Tensor, token_BK: Tensor, log_BK: Tensor) -> None:

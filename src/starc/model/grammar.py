@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from starc.model.timeline import Vocabulary
@@ -22,8 +21,6 @@ OPENING, STARTED, TIMED, WORDS = range(4)
 """Where a hypothesis stands: at the beginning, after a start, after an end time, among words."""
 EVENT_TOKENS = 3
 """The shortest event: start, end, one word."""
-NEIGHBOURS = 2
-"""Bins on either side that lend a time their weight."""
 
 
 class Place(NamedTuple):
@@ -81,17 +78,31 @@ def forbid_(score_BKV: Tensor, place: Place, vocabulary: Vocabulary, *, room: in
     return score_BKV
 
 
-def weigh_(score_BKV: Tensor, last_BK: Tensor, vocabulary: Vocabulary) -> Tensor:
+def vary_(score_BKV: Tensor, said_BKL: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """Forbid a word to follow itself, and two words to follow each other twice in a caption."""
+    text, forbidden = vocabulary.text_tokens, float("-inf")
+    last_BK1 = said_BKL[..., -1:]
+    again = torch.where(last_BK1 < text, forbidden, score_BKV.gather(2, last_BK1))
+    score_BKV.scatter_(2, last_BK1, again)
+    timed_BKL = (said_BKL >= text).long()
+    caption_BKL = timed_BKL.flip(-1).cumsum(-1).flip(-1) == 0  # words after the last time
+    met_BKL = caption_BKL[..., :-1] & (said_BKL[..., :-1] == last_BK1)
+    followers = said_BKL[..., 1:].masked_fill(~met_BKL, vocabulary.pad)
+    return score_BKV.scatter_(2, followers, forbidden)
+
+
+def weigh_(
+    score_BKV: Tensor, place: Place, vocabulary: Vocabulary, quantiles: tuple[float, float]
+) -> Tensor:
     """Let the kind of the next token be decided by the mass of all tokens of that kind, in place.
 
     A start may lie in any of a hundred bins, so each of them is less likely than the one end id, or
     than one more word, although together they are likelier by far. First words are weighed against
-    times and end, then times against the end; the kind that loses is forbidden. Among times, those
-    with likely neighbours come first. No word follows itself.
+    times and end, then times against the end; the kind that loses is forbidden. Of the times only
+    the quantile of their distribution stays (starts, ends): its middle is nearer to the truth than
+    its peak.
     """
     text, forbidden = vocabulary.text_tokens, float("-inf")
-    again = torch.where(last_BK < text, forbidden, score_BKV.gather(2, last_BK[..., None])[..., 0])
-    score_BKV.scatter_(2, last_BK[..., None], again[..., None])
     time_BKT = score_BKV[..., text:]
     end_BK = score_BKV[..., vocabulary.end].clone()
     score_BKV[..., vocabulary.end] = forbidden
@@ -100,17 +111,9 @@ def weigh_(score_BKV: Tensor, last_BK: Tensor, vocabulary: Vocabulary) -> Tensor
     score_BKV[..., :text].masked_fill_(stop[..., None], forbidden)
     more = stop & (when_BK > end_BK)
     score_BKV[..., vocabulary.end] = end_BK.masked_fill(~stop | more, forbidden)
-    near_BKT = _with_neighbours(time_BKT - when_BK[..., None])
-    time_BKT.copy_(near_BKT.masked_fill(~more[..., None], forbidden))
+    part_BK = torch.where(place.phase_BK == STARTED, quantiles[1], quantiles[0])
+    mass_BKT = time_BKT.softmax(-1).nan_to_num().cumsum(-1)
+    chosen_BK1 = (mass_BKT >= part_BK[..., None] * mass_BKT[..., -1:]).long().argmax(-1, True)
+    value_BK1 = when_BK.masked_fill(~more, forbidden)[..., None]
+    time_BKT.fill_(forbidden).scatter_(2, chosen_BK1, value_BK1)
     return score_BKV
-
-
-def _with_neighbours(log_BKT: Tensor) -> Tensor:
-    """Logarithms of probabilities smoothed over bins; what is forbidden stays so."""
-    size = 2 * NEIGHBOURS + 1
-    kernel = torch.arange(1.0, NEIGHBOURS + 2, device=log_BKT.device)
-    kernel = torch.cat([kernel, kernel[:-1].flip(0)]).to(log_BKT.dtype)
-    rows = log_BKT.nan_to_num(nan=float("-inf")).exp().reshape(-1, 1, log_BKT.shape[-1])
-    smooth = F.conv1d(rows, (kernel / kernel.sum()).reshape(1, 1, size), padding=NEIGHBOURS)
-    near = smooth.reshape(log_BKT.shape).clamp(min=1e-30).log()
-    return near.masked_fill(log_BKT == float("-inf"), float("-inf"))
