@@ -221,6 +221,14 @@ def test_training_sees_x_and_inference_x_refined() -> None:
     torch.testing.assert_close(seen.video_BTD, starc.frames(whole))
 
 
+@pytest.mark.parametrize("second_pass", [False, True])
+def test_the_decoder_may_see_x_both_times(second_pass: bool) -> None:
+    starc = model(decoder_video="plain", saliency=SaliencyConfig(second_pass=second_pass)).eval()
+    whole = batch()
+    x_BTD = starc.frames(whole)
+    assert torch.equal(starc.look(x_BTD, whole, store(), inference=True).video_BTD, x_BTD)
+
+
 def test_saliency_counts_once_or_in_both_passes() -> None:
     whole, captions = batch(), store()
     once = model(loss=LossConfig(saliency_weight=2.0, anchor_weight=0.0)).eval()(whole, captions)

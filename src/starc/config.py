@@ -235,6 +235,8 @@ class Config:
     prompt: PromptConfig | None = field(default_factory=PromptConfig)
     t5: T5Settings = field(default_factory=T5Settings)
     loss: LossConfig = field(default_factory=LossConfig)
+    decoder_video: Literal["refined", "plain"] = "refined"
+    """Video tokens at inference: X' (the paper), or X, as the decoder saw them in training."""
     window: float = 0.0
     """Seconds of a look. Training cuts longer videos into parts about this long, anew in each
     epoch; at inference overlapping windows are captioned and joined. 0: videos whole, as in the

@@ -175,14 +175,17 @@ class STaRC(nn.Module):
         attended_BT = self.attended(batch)
         mask_BT = torch.ones_like(batch.frame_mask_BT) if attended_BT is None else attended_BT
         refined_BTD = x_BTD if self.windows is None else self.windows(x_BTD, attended_BT)
-        video_BTD = refined_BTD if inference else x_BTD
+        plain = not inference or self.config.decoder_video == "plain"
+        video_BTD = x_BTD if plain else refined_BTD
         saliency_BT, prior_BT = None, mask_BT.to(x_BTD.dtype)
         if self.saliency is not None and self.config.saliency is not None:
             pooled_BTD = refined_BTD
             if self.config.saliency.second_pass:
                 pooled_BTD = self.temporal(refined_BTD, attended_BT)
-                if inference:
-                    video_BTD = x_BTD if self.prompt_projection is None else pooled_BTD
+                if not plain and self.prompt_projection is not None:
+                    video_BTD = pooled_BTD
+                elif inference:
+                    video_BTD = x_BTD
             saliency_BT = self.saliency(refined_BTD, pooled_BTD, attended_BT)
             prior_BT = saliency.prior(
                 saliency_BT.detach().float(), mask_BT, standardise=self.config.saliency.standardise

@@ -146,7 +146,8 @@ def tiny_youcook2() -> Recipe:
             text_vocabulary=5053,
             attention_dropout=0.0,
         ),
-        loss=LossConfig(saliency_weight=2.0, denoising_weight=0.0),
+        loss=LossConfig(saliency_weight=0.2, denoising_weight=0.0),
+        decoder_video="plain",
         window=100.0,
     )
     return Recipe(
