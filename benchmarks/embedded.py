@@ -1,6 +1,6 @@
 """Every score of docs/model-card.md: the embedded model on YouCook2's validation videos.
 
-    python benchmarks/embedded.py [DATA] [--prepared FOLDER] [--model FOLDER] [--beams 4]
+    python benchmarks/embedded.py [DATA] [--prepared FOLDER] [--model FOLDER] [--beams 1]
 
 DATA is ../shared/data unless named. Features, speech and annotations are prepared first, which
 takes some minutes, unless a folder of recipes/joint_space.py is named. The model's settings were
@@ -38,7 +38,7 @@ def main() -> None:
     arguments.add_argument("data", type=Path, nargs="?", default=ROOT.parent / "shared/data")
     arguments.add_argument("--prepared", type=Path)
     arguments.add_argument("--model", type=Path, default=EMBEDDED)
-    arguments.add_argument("--beams", type=int, default=4)
+    arguments.add_argument("--beams", type=int, default=1)
     arguments.add_argument("--ways", type=int, default=len(WAYS), help="Only the first rows.")
     options = arguments.parse_args()
     if options.prepared is None and not options.data.is_dir():

@@ -3,7 +3,7 @@
     python recipes/joint_space.py DATA OUT
 
 writes tokenizer.json, joint.safetensors (the maps of starc.media.joint), words.safetensors (first
-embeddings of the tokens), train.json, quarter.json (every fourth training video), extracts.json (to
+embeddings of the tokens), train.json, eighth.json (every eighth training video), extracts.json (to
 practise on), choose.json, report.json, validation.json (annotations), speech.json, datastore/
 (training captions), cooking/ (our own sentences), and frame features: features.safetensors to train
 on and, with validation videos, speech.safetensors, evidence.safetensors, simulated.safetensors.
@@ -442,11 +442,11 @@ def _spoken(videos: Mapping[str, Annotated], speech: Mapping[str, Sequence[Sente
 def _write_texts(
     out: Path, corpus: youcook2.Corpus, speech: Mapping[str, Sequence[Sentence]]
 ) -> None:
-    ids, some = sorted(corpus.validation), sorted(corpus.train)[::4]
+    ids, some = sorted(corpus.validation), sorted(corpus.train)[::8]
     practice = youcook2.extracts(corpus.train, speech)
     for name, videos in (
         ("train", corpus.train),
-        ("quarter", {video: corpus.train[video] for video in some}),
+        ("eighth", {video: corpus.train[video] for video in some}),
         ("extracts", {video: practice[video] for video in sorted(practice)[::2]}),
         ("validation", corpus.validation),
         ("choose", {video: corpus.validation[video] for video in ids[: youcook2.CHOOSING]}),

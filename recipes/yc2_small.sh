@@ -15,7 +15,7 @@ for name in random speech nearest; do
 done
 
 for name in components clustering; do
-    starc ablate $name tiny_youcook2 --run "$out/$name" --annotations "$out/data/quarter.json" \
+    starc ablate $name tiny_youcook2 --run "$out/$name" --annotations "$out/data/eighth.json" \
         --features "$out/data/evidence.safetensors" --speech "$out/data/speech.json" \
         --tokenizer "$out/data/tokenizer.json" --datastore "$out/data/datastore" \
         --validation "$out/data/validation.json" --init "$out/vid2seq/last" \

@@ -50,7 +50,7 @@ class BeamSearch:
     """Under the grammar, decide first whether a word, a time or the end comes next, by the mass of
     each kind; then take a quantile of the times instead of the likeliest. For models that are
     surer of what happens than of when."""
-    quantiles: tuple[float, float] = (0.5, 0.6)
+    quantiles: tuple[float, float] = (0.5, 0.68)
     """Of starts and of ends, where `by_kind` is on."""
 
     def __post_init__(self) -> None:
