@@ -13,7 +13,6 @@ import pytest
 from starc.model.captions import duplicates, read_captions
 
 ROOT = Path(__file__).parents[1]
-YOUCOOK2 = [ROOT.parent / f"shared/data/yc2/vid2seq_{split}.json" for split in ("train", "val")]
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +84,8 @@ def test_an_unknown_ingredient_is_named(recipe: ModuleType, tmp_path: Path) -> N
         recipe.read_grammar(path)
 
 
-@pytest.mark.skipif(not YOUCOOK2[0].exists(), reason="needs ../shared/data/yc2")
-def test_no_step_is_a_caption_of_youcook2(recipe: ModuleType, steps: list[str]) -> None:
-    assert recipe.met(steps, YOUCOOK2) == []
+def test_no_step_is_a_caption_of_youcook2(
+    recipe: ModuleType, steps: list[str], shared: Path
+) -> None:
+    youcook2 = [shared / f"data/yc2/vid2seq_{split}.json" for split in ("train", "val")]
+    assert recipe.met(steps, youcook2) == []

@@ -14,7 +14,6 @@ from starc.annotations import Annotated
 from starc.types import Sentence
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-SHARED = Path(__file__).parents[2] / "shared/data"
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +60,8 @@ def test_idle_words_are_frequent_in_speech_only(youcook2: ModuleType) -> None:
     assert youcook2.idle_words(spoken, ["add onion"] * 10) == ["so", "you"]
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="../shared/data is not here")
-def test_the_real_files(youcook2: ModuleType) -> None:
-    corpus = youcook2.read(SHARED)
+def test_the_real_files(youcook2: ModuleType, shared: Path) -> None:
+    corpus = youcook2.read(shared / "data")
     assert len(corpus.train) == 1236 and youcook2.LEFT_OUT not in corpus.train
     assert len(corpus.validation) == 402
     assert not set(corpus.train) & set(corpus.validation)

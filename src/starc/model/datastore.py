@@ -199,10 +199,7 @@ class CaptionStore:
         )
 
     def owned(self, video: str | None) -> Tensor | None:
-        """Rows of a video's captions. Ids meet as in annotation files: `v_x.mp4` is `x`.
-
-        `x#2`, a part of x that stands as a video of its own, owns the captions of x.
-        """
+        """Rows of a video's captions. Ids meet as in annotation files: `v_x.mp4` is `x`."""
         if self._rows is None:
             rows: dict[str, list[int]] = {}
             for row, owner in enumerate(self.videos):
@@ -210,7 +207,7 @@ class CaptionStore:
                     rows.setdefault(video_id(owner), []).append(row)
             device = self.embedding_ND.device
             self._rows = {name: torch.tensor(row, device=device) for name, row in rows.items()}
-        return None if video is None else self._rows.get(video_id(video.split("#")[0]))
+        return None if video is None else self._rows.get(video_id(video))
 
     def add(
         self,

@@ -23,6 +23,7 @@ from starc.model import saliency
 from starc.model.collate import Collator, Example
 from starc.model.datastore import Datastore
 from starc.model.starc import STaRC
+from starc.training import evaluate
 from starc.training.validation import overlapping
 from starc.training.videos import Videos
 from starc.types import Event, Segment
@@ -139,17 +140,7 @@ def area_under_curve(insights: Sequence[Insight]) -> float | None:
         return None
     score = torch.cat([insight.saliency_T for insight in scored if insight.saliency_T is not None])
     inside = torch.cat([insight.salient_T.bool() for insight in scored])
-    if inside.all() or not inside.any():
-        return None
-    values, order = score.sort()
-    rank = torch.arange(1, len(score) + 1, dtype=torch.float64)
-    _, group, count = torch.unique(values, return_inverse=True, return_counts=True)
-    total = torch.zeros(len(count), dtype=torch.float64).index_add_(0, group, rank)
-    mean_rank = (total / count)[group]
-    chosen = inside[order]
-    positives, negatives = int(chosen.sum()), int((~chosen).sum())
-    above = float(mean_rank[chosen].sum()) - positives * (positives + 1) / 2
-    return above / (positives * negatives)
+    return evaluate.area_under_curve(score, inside)
 
 
 def _sharpness(x_TD: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from starc.model.collate import Collator
 from starc.model.decoding import BeamSearch
 from starc.model.starc import STaRC
 from starc.training import analysis, board, figures, recipes
+from starc.training.evaluate import opened
 from starc.training.loop import Progress, Task
 from starc.training.loop import train as train_loop
 from starc.training.recipes import Recipe
@@ -126,7 +127,7 @@ def draw(
     videos: int,
 ) -> list[Path]:
     """The paper's figures of a model or run folder."""
-    loaded, collate = _opened(model)
+    loaded, collate = opened(model)
     found = Videos.read(annotations, features, speech)
     chosen = [found[index] for index in range(min(videos, len(found)))]
     insights = list(analysis.look_inside(loaded.model, loaded.store, collate, chosen))
@@ -167,7 +168,7 @@ def correlate(
 
 
 def _qualities(model: Path, videos: Videos) -> dict[str, float]:
-    loaded, collate = _opened(model)
+    loaded, collate = opened(model)
     if loaded.config.retrieval is None:
         raise ConfigError(f"{model}: retrieves nothing, so it has no segments; leave it out")
     segments = analysis.retrieving_segments(loaded.model, loaded.store, collate, videos)
@@ -187,15 +188,6 @@ def _names(models: Sequence[Path]) -> dict[str, Path]:
     """A short name for each folder: a run's own, and whole paths where those are not enough."""
     short = {(path.parent if path.name in ("best", "last") else path).name: path for path in models}
     return short if len(short) == len(models) else {str(path): path for path in models}
-
-
-def _opened(folder: Path) -> tuple[checkpoint.Loaded, Collator]:
-    """A model folder, or the best model of a run folder, and what makes its batches."""
-    model = folder / "best" if (folder / RECIPE).is_file() else folder
-    loaded = checkpoint.load(model)
-    if loaded.tokenizer is None:
-        raise CheckpointError(f"{model}: no tokenizer.json; copy it there")
-    return loaded, Collator(loaded.config, loaded.tokenizer)
 
 
 def _task(chosen: Recipe, files: Files) -> Task:

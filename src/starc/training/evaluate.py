@@ -21,6 +21,7 @@ from starc.model import checkpoint, datastore
 from starc.model.checkpoint import Loaded
 from starc.model.collate import Collator
 from starc.model.decoding import BeamSearch
+from starc.training.run import RECIPE
 from starc.training.validation import overlapping, predict
 from starc.training.videos import Videos
 
@@ -48,12 +49,9 @@ def evaluate(
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answers:
     """Answers for all annotated videos; `store` takes the place of the model's own datastore."""
-    loaded = checkpoint.load(model)
-    if loaded.tokenizer is None:
-        raise CheckpointError(f"{model}: no tokenizer.json; copy it there")
+    loaded, collate = opened(model)
     captions = datastore.load(store) if store else loaded.store
     videos = Videos.read(annotations, features, speech, subset=subset)
-    collate = Collator(loaded.config, loaded.tokenizer)
     predictions: dict[str, Annotated] = {}
     order = sorted(range(len(videos)), key=videos.duration)
     for first in range(0, len(order), BATCH):
@@ -66,6 +64,15 @@ def evaluate(
     if loaded.config.saliency is not None:
         auc = saliency_auc(replace(loaded, store=captions), videos, collate)
     return Answers(predictions, dict(videos.annotations), auc)
+
+
+def opened(folder: Path) -> tuple[Loaded, Collator]:
+    """A model folder, or the best model of a run folder, and what makes its batches."""
+    model = folder / "best" if (folder / RECIPE).is_file() else folder
+    loaded = checkpoint.load(model)
+    if loaded.tokenizer is None:
+        raise CheckpointError(f"{model}: no tokenizer.json; copy it there")
+    return loaded, Collator(loaded.config, loaded.tokenizer)
 
 
 @torch.no_grad()
