@@ -203,3 +203,53 @@ def test_bad_memory_and_target(small: T5) -> None:
         small.decode(memory_BMD, mask_BM[:, :2], ids(2, 4))
     with pytest.raises(ValueError, match="no real token"):
         small.loss(*memory(2, 3), ids(2, 4), torch.zeros(2, 4), label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu_new"])
+def test_stacks_are_those_of_transformers(activation: str) -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    settings = T5Settings(
+        width=32,
+        head_width=8,
+        feed_forward=48,
+        layers=2,
+        decoder_layers=3,
+        heads=4,
+        text_vocabulary=90,
+        bins=10,
+        feed_forward_activation=activation,
+    )
+    config = T5Config(
+        vocab_size=100,
+        decoder_start_token_id=0,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_decoder_layers=3,
+        num_heads=4,
+        feed_forward_proj=activation,
+    )
+    torch.manual_seed(0)
+    theirs = T5ForConditionalGeneration(config).eval()
+    for name, table in theirs.named_parameters():
+        if "relative" in name:
+            torch.nn.init.normal_(table, std=2.0)
+    ours = T5(settings).eval()
+    ours.load_state_dict(
+        {name: value for name, value in theirs.state_dict().items() if name in ours.state_dict()}
+    )
+    # Longer than the position table reaches, with padding in the first row.
+    speech_BL = torch.randint(2, 90, (2, 300))
+    mask_BL = torch.ones(2, 300, dtype=torch.bool)
+    mask_BL[0, 280:] = False
+    with torch.no_grad():
+        encoded = theirs.get_encoder()(speech_BL, attention_mask=mask_BL).last_hidden_state
+        torch.testing.assert_close(
+            ours.encode(speech_BL, mask_BL)[mask_BL], encoded[mask_BL], atol=2e-5, rtol=1e-4
+        )
+        target_BL = torch.randint(2, 100, (2, 260))
+        wanted = theirs(encoder_outputs=(encoded,), attention_mask=mask_BL, labels=target_BL).logits
+        states = ours.decode(encoded, mask_BL, target_BL)
+        torch.testing.assert_close(ours.logits(states), wanted, atol=2e-5, rtol=1e-4)

@@ -185,7 +185,7 @@ class T5Settings:
     attention_dropout: float | None = None
     """Of attention weights; None: as everywhere. 0 lets a processor train much faster."""
     feed_forward_activation: str = "relu"
-    """Activation in the feed-forward layers, by its name in transformers."""
+    """Activation in the feed-forward layers: relu, gelu, gelu_new or silu, as in transformers."""
     relative_buckets: int = 32
     """Buckets of the relative position bias."""
     relative_distance: int = 128

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from starc.model.precision import fused_linear
+from starc.model.stack import EPSILON, Block, MemoryAttention
 from starc.model.t5 import T5
 
 Linear = Callable[[Tensor], Tensor]
@@ -45,7 +46,7 @@ class _Layer:
 
     @classmethod
     def of(cls, block: Any, rows: int) -> _Layer:
-        """From a block of transformers' T5."""
+        """From a block of the decoder."""
         (own, cross, feed) = block.layer
         attention, memory, dense = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
         return cls(
@@ -107,7 +108,7 @@ class Stepper:
         self.memory_bias_BM = beyond_BM.to(self.dtype).masked_fill(beyond_BM, float("-inf"))
         self.memory_keys, self.memory_values = [], []
         for block in self.t5.decoder.block:
-            attention = block.layer[1].EncDecAttention
+            attention = cast(MemoryAttention, cast(Block, block).layer[1]).EncDecAttention
             self.memory_keys.append(self._split(attention.k(real_BMD)).mT.contiguous())
             self.memory_values.append(self._split(attention.v(real_BMD)).contiguous())
 
@@ -211,9 +212,8 @@ class Stepper:
 
     def _distance_bias(self, distances: int) -> Tensor:
         """Bias of each head for a key 0, 1, 2 ... tokens back."""
-        attention = self.t5.decoder.block[0].layer[0].SelfAttention
-        bias_1HLL: Tensor = attention.compute_bias(distances, distances)
-        return bias_1HLL[0, :, -1].flip(-1)
+        behind_N = torch.arange(distances, device=self.t5.shared.weight.device)
+        return self.t5.decoder.first_attention.distance_bias(behind_N)
 
     def _per_head(self, x: Tensor) -> Tensor:
         """[B, ...] -> [B·H, ...], the same for every head."""
@@ -228,5 +228,5 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Ten
 
 def _norm(module: Any) -> Linear:
     """T5's root-mean-square norm as one call."""
-    weight, epsilon = module.weight, module.variance_epsilon
-    return lambda x: F.rms_norm(x, weight.shape, weight, epsilon)
+    weight = module.weight
+    return lambda x: F.rms_norm(x, weight.shape, weight, EPSILON)

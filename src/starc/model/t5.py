@@ -1,24 +1,21 @@
 """T5 v1.0: the encoder reads the speech, the decoder writes events over the memory.
 
 In: token ids and the decoder memory [video | saliency prompt | retrieval | speech] of the paper.
-Out: encoded speech, the cross-entropy of a target, or decoder states. The stacks are those of
-transformers and keep its parameter names, so the published `t5_model.X` is our `X`. One table
-embeds both vocabularies and is the output layer: text ids, then time ids. Decoding one token at a
-time lives in incremental.py, searching in decoding.py.
+Out: encoded speech, the cross-entropy of a target, or decoder states. The stacks are in stack.py
+and keep the names of checkpoints, so the published `t5_model.X` is our `X`. One table embeds both
+vocabularies and is the output layer: text ids, then time ids. Decoding one token at a time lives in
+incremental.py, searching in decoding.py.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import T5Config
-from transformers.models.t5.modeling_t5 import T5Attention, T5Stack
 
 from starc.config import T5Settings
+from starc.model.stack import Stack
 
 PAD = 0
 """Padding, and the id with which the decoder starts."""
@@ -40,8 +37,8 @@ class T5(nn.Module):
         nn.init.normal_(self.shared.weight)
         self.head: nn.Module | None = None
         """Output layer of a quantised model (precision.py); None: `shared` itself."""
-        self.encoder = _stack(settings, decoder=False)
-        self.decoder = _stack(settings, decoder=True)
+        self.encoder = Stack(settings, decoder=False)
+        self.decoder = Stack(settings, decoder=True)
 
     def encode(self, speech_BL: Tensor, speech_mask_BL: Tensor) -> Tensor:
         """Encoded speech [B, L, D]; rows of padding are zero.
@@ -56,9 +53,7 @@ class T5(nn.Module):
         for rows, longest in _groups(order, lengths):
             index = torch.tensor(rows, device=speech_BL.device)
             mask_BL = speech_mask_BL[index, :longest].bool()
-            states_BLD = self.encoder(
-                inputs_embeds=self.shared(speech_BL[index, :longest]), attention_mask=mask_BL
-            ).last_hidden_state
+            states_BLD = self.encoder(self.shared(speech_BL[index, :longest]), mask_BL)
             states_BLD = states_BLD.masked_fill(~mask_BL[..., None], 0.0)
             padded_BLD = F.pad(states_BLD, (0, 0, 0, speech_BL.shape[1] - longest))
             out_BLD = out_BLD.index_copy(0, index, padded_BLD.to(out_BLD.dtype))
@@ -72,12 +67,10 @@ class T5(nn.Module):
         self.check_memory(memory_BMD, memory_mask_BM)
         self._check_ids(target_BL, "target")
         given_BL = F.pad(target_BL[:, :-1], (1, 0), value=PAD)
+        memory_BMD = memory_BMD.to(self.shared.weight.dtype)
         states_BLD: Tensor = self.decoder(
-            inputs_embeds=self.shared(given_BL),
-            encoder_hidden_states=memory_BMD.to(self.shared.weight.dtype),
-            encoder_attention_mask=memory_mask_BM.bool(),
-            use_cache=False,
-        ).last_hidden_state
+            self.shared(given_BL), None, memory_BMD, memory_mask_BM.bool()
+        )
         scale: float = self.settings.width**-0.5
         return states_BLD * scale
 
@@ -157,34 +150,6 @@ class T5(nn.Module):
                 f"{name} ids must lie in [0, {self.settings.vocabulary}), "
                 f"got {low} to {high}; does the tokenizer belong to this model?"
             )
-
-
-def _stack(settings: T5Settings, *, decoder: bool) -> Any:
-    """One of transformers' T5 stacks, without an embedding table of its own."""
-    config = T5Config(
-        vocab_size=1,
-        eos_token_id=None,
-        d_model=settings.width,
-        d_kv=settings.head_width,
-        d_ff=settings.feed_forward,
-        num_layers=settings.decoder_layers if decoder else settings.layers,
-        num_heads=settings.heads,
-        dropout_rate=settings.dropout,
-        feed_forward_proj=settings.feed_forward_activation,
-        relative_attention_num_buckets=settings.relative_buckets,
-        relative_attention_max_distance=settings.relative_distance,
-        use_cache=False,
-    )
-    config.is_decoder = decoder
-    stack: Any = T5Stack(config)  # type: ignore[no-untyped-call]
-    stack.embed_tokens = None
-    if settings.attention_dropout is not None:
-        for layer in stack.modules():
-            if isinstance(layer, T5Attention):
-                layer.dropout = settings.attention_dropout
-    if settings.recompute:
-        stack.gradient_checkpointing_enable({"use_reentrant": False})
-    return stack
 
 
 def _summed_cross_entropy(
