@@ -3,8 +3,8 @@
     python benchmarks/embedded.py [DATA] [--prepared FOLDER] [--model FOLDER] [--beams 1]
 
 DATA is ../shared/data unless named. Features, speech and annotations are prepared first, which
-takes some minutes, unless a folder of recipes/joint_space.py is named. The model's settings were
-chosen on the first 100 videos (`choose`); `report` are the other 302.
+takes some minutes, unless a folder of recipes/prepare_youcook2.py is named. The model's settings
+were chosen on the first 100 videos (`choose`); `report` are the other 302.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 def _prepared(data: Path, out: Path) -> Path:
     sys.path.insert(0, str(ROOT / "recipes"))
-    from joint_space import prepare  # type: ignore[import-not-found]
+    from prepare_youcook2 import prepare  # type: ignore[import-not-found]
 
     prepare(data, out)
     return out

@@ -2,9 +2,9 @@
 
     python recipes/baselines.py PREPARED OUT
 
-writes a prediction file per baseline for the validation videos of joint_space.py's folder: random
-training captions on a random training timeline; the spoken sentences themselves; and the captions
-of the training video with the most similar transcript (tf-idf), its timeline stretched.
+writes a prediction file per baseline for the validation videos of prepare_youcook2.py's folder:
+random training captions on a random training timeline; the spoken sentences themselves; and the
+captions of the training video with the most similar transcript (tf-idf), its timeline stretched.
 """
 
 from __future__ import annotations

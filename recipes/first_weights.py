@@ -2,7 +2,7 @@
 
     python recipes/first_weights.py RECIPE PREPARED OUT [--after MODEL] [--set key=value]
 
-`PREPARED` is what joint_space.py wrote. Rows keep their principal directions and get T5's unit
+`PREPARED` is what prepare_youcook2.py wrote. Rows keep their principal directions and get T5's unit
 variance; pieces that MiniLM does not have, and times, stay as T5 draws them.
 
 With `--after`, the first weights of the second stage: MODEL's, and R = Linear(retrieved) starts as

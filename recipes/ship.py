@@ -3,8 +3,8 @@
     python recipes/ship.py MODEL PREPARED OUT
 
 Weights go to half precision; the datastore becomes our own cooking steps, embedded by MiniLM and
-centred like the training captions, of which nothing is shipped. `PREPARED` is what joint_space.py
-wrote.
+centred like the training captions, of which nothing is shipped. `PREPARED` is what
+prepare_youcook2.py wrote.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/bin/sh
 # A small model on your own annotations in minutes: sh recipes/tiny.sh DATA OUT
 # DATA holds train.json, val.json, features.safetensors (384 wide), speech.json, tokenizer.json and
-# datastore/. joint_space.py makes such a folder of YouCook2.
+# datastore/. prepare_youcook2.py makes such a folder of YouCook2.
 set -eu
 data=$1 out=$2
 files="--annotations $data/train.json --features $data/features.safetensors --speech $data/speech.json"

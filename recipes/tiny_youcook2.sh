@@ -7,7 +7,7 @@ here=$(dirname "$0")
 mkdir -p "$out"
 
 # Annotations, timed speech, tokenizer, joint space, datastores, features.
-[ -e "$out/data/simulated.safetensors" ] || python "$here/joint_space.py" "$data" "$out/data"
+[ -e "$out/data/simulated.safetensors" ] || python "$here/prepare_youcook2.py" "$data" "$out/data"
 
 files="--features $out/data/speech.safetensors --speech $out/data/speech.json --tokenizer $out/data/tokenizer.json"
 held="--validation $out/data/choose.json"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,15 @@ def read_annotations(path: str | Path, *, subset: str | None = None) -> dict[str
 def read_predictions(path: str | Path) -> dict[str, Annotated]:
     """What a system predicted: `results`, our JSON, JSON Lines, or any annotation format."""
     return read_annotations(path)
+
+
+def prediction_file(videos: Mapping[str, Iterable[tuple[float, float, str]]]) -> str:
+    """The text that `read_predictions` reads: (start, end, sentence) of every event by video."""
+    results = {
+        video: [{"sentence": text, "timestamp": [start, end]} for start, end, text in events]
+        for video, events in videos.items()
+    }
+    return json.dumps({"results": results}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
 def read_references(path: str | Path, *, subset: str | None = None) -> dict[str, Annotated]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from starc import chapters, embed, page
+from starc.annotations import prediction_file
 from starc.atomic import replacing
 from starc.errors import ConfigError
 from starc.spelling import clock, plain, span, stamp
@@ -127,15 +128,10 @@ def _dump(value: Any) -> str:
 
 
 def _predictions(videos: Mapping[str, Captioned]) -> str:
-    return _dump(
+    return prediction_file(
         {
-            "results": {
-                name: [
-                    {"sentence": plain(event.caption), "timestamp": [event.start, event.end]}
-                    for event in video.events
-                ]
-                for name, video in videos.items()
-            }
+            name: [(event.start, event.end, plain(event.caption)) for event in video.events]
+            for name, video in videos.items()
         }
     )
 

@@ -28,7 +28,8 @@ from starc.model.hierarchy import HierarchicalStore
 from starc.training.run import METRICS, RECIPE
 from starc.training.tables import Ablation, Row
 
-SHOWN = {"CIDEr": "CIDEr", "METEOR": "METEOR", "soda_c": "SODA_c", "Bleu_4": "BLEU_4", "F1": "F1"}
+SHOWN = {"CIDEr": "CIDEr", "METEOR": "METEOR", "soda_c": "SODA_c", "Bleu_4": "BLEU_4"}
+SHOWN |= {"F1": "F1", "Precision": "P", "Recall": "R"}
 HIERARCHICAL = "hierarchical"
 """The datastore that can be built from the run's own."""
 
@@ -166,7 +167,9 @@ def markdown(ablation: Ablation, results: Sequence[Result]) -> str:
     ]
     for result in results:
         if result.problem and not result.metrics:
-            lines.append(f"| {result.row.name} | not run: {result.problem} |" + " |" * 4)
+            lines.append(
+                f"| {result.row.name} | not run: {result.problem} |" + " |" * (len(SHOWN) - 1)
+            )
             continue
         cells = [_cell(result, name) for name in SHOWN]
         lines.append(f"| {result.row.name} | " + " | ".join(cells) + " |")

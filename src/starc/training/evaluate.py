@@ -7,14 +7,13 @@ inside events from those outside (area under the ROC curve, mean over looks).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from starc.annotations import Annotated
+from starc.annotations import Annotated, prediction_file
 from starc.atomic import replacing
 from starc.errors import CheckpointError
 from starc.model import checkpoint, datastore
@@ -111,12 +110,9 @@ def area_under_curve(score_N: torch.Tensor, inside_N: torch.Tensor) -> float | N
 
 def write_predictions(predictions: dict[str, Annotated], path: Path) -> None:
     """The papers' prediction file."""
-    results = {
-        video: [
-            {"timestamp": list(span), "sentence": sentence}
-            for span, sentence in zip(one.spans, one.sentences, strict=True)
-        ]
+    events = {
+        video: [(*span, text) for span, text in zip(one.spans, one.sentences, strict=True)]
         for video, one in predictions.items()
     }
     with replacing(path) as file:
-        json.dump({"version": "VERSION 1.0", "results": results, "external_data": {}}, file)
+        file.write(prediction_file(events))
