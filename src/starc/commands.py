@@ -25,7 +25,7 @@ err = Console(stderr=True)
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
 datastore = typer.Typer(help="Build and examine caption datastores.", no_args_is_help=True)
 
-Annotations = Annotated[Path, typer.Option("--annotations", help="Annotated videos to train on.")]
+Annotations = Annotated[Path, typer.Option("--annotations", help="Annotated videos.")]
 FeaturesPath = Annotated[Path, typer.Option("--features", help="Frame features of all videos.")]
 Speech = Annotated[Path | None, typer.Option("--speech", help="Spoken sentences by video.")]
 Validation = Annotated[Path | None, typer.Option("--validation", help="Annotated held-out videos.")]

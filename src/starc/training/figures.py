@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from starc.training.ablations import Result
 
 _EVENT, _LINE, _OTHER = "#8fc9a3", "#1f3a5f", "#c2571a"
+_LETTERS, _LINES = 180, 7
+"""Small letters that fit side by side in a panel, and lines of them in a strip."""
 _NAMES = {
     "uniform": "uniform (HiCM²)",
     "adaptive": "adaptive (Sali4Vid)",
@@ -88,7 +91,7 @@ def segmentations(insight: Insight, path: Path) -> Path:
     methods = list(insight.segments)
     figure, axes = _panels(len(methods) + 1, height=1.3)
     spans = [(event.start, event.end, event.caption, True) for event in insight.events]
-    _strip(axes[0], spans, "annotated", _EVENT)
+    _strip(axes[0], spans, insight.duration, "annotated", _EVENT)
     frames = len(insight.salient_T)
     for axis, method in zip(axes[1:], methods, strict=True):
         second = insight.duration / frames
@@ -101,7 +104,7 @@ def segmentations(insight: Insight, path: Path) -> Path:
             )
             for segment in insight.segments[method]
         ]
-        _strip(axis, spans, _NAMES[method], "#9db7d9")
+        _strip(axis, spans, insight.duration, _NAMES[method], "#9db7d9")
     return _save(figure, axes, path)
 
 
@@ -197,19 +200,22 @@ def _events(axis: Any, insight: Insight) -> None:
 
 
 def _strip(
-    axis: Any, spans: Sequence[tuple[float, float, str, bool]], name: str, colour: str
+    axis: Any,
+    spans: Sequence[tuple[float, float, str, bool]],
+    duration: float,
+    name: str,
+    colour: str,
 ) -> None:
     for start, end, caption, kept in spans:
         axis.axvspan(start, end, color=colour, alpha=0.9 if kept else 0.25, linewidth=0)
         axis.axvline(start, color="white", linewidth=1)
-        if kept:
-            width = max(4, int((end - start) * 0.9))
-            text = caption if len(caption) <= width else caption[: width - 1] + "…"
+        letters = int(_LETTERS * (end - start) / duration)
+        if kept and letters >= 4:
+            text = "\n".join(textwrap.wrap(caption, letters, max_lines=_LINES, placeholder="…"))
             axis.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=6)
     axis.set_yticks([])
     axis.set_title(name, loc="left", fontsize=9)
-    if spans:
-        axis.set_xlim(0, max(end for _, end, _, _ in spans))
+    axis.set_xlim(0, duration)
 
 
 def _save(figure: Any, axes: Sequence[Any], path: Path) -> Path:
