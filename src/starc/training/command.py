@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 import platform
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import torch
 
 from starc.atomic import replacing
 from starc.errors import CheckpointError, ConfigError, DatastoreError
+from starc.media import cache
 from starc.model import checkpoint, datastore
 from starc.model.checkpoint import SavedDatastore
 from starc.model.collate import Collator
@@ -105,7 +105,7 @@ def manifest(name: str, files: Files, chosen: Recipe) -> dict[str, object]:
         "recipe": name,
         "seed": chosen.train.seed,
         "files": {
-            key: {"path": str(path), "blake2b": _digest(path)}
+            key: {"path": str(path), "content": _digest(path)}
             for key, path in paths.items()
             if isinstance(path, Path)
         },
@@ -223,14 +223,8 @@ def _task(chosen: Recipe, files: Files) -> Task:
 
 
 def _digest(path: Path) -> str:
-    """Hash of a file; of a folder, of its names and sizes."""
-    digest = hashlib.blake2b(digest_size=16)
-    if path.is_dir():
-        for file in sorted(path.rglob("*")):
-            if file.is_file():
-                digest.update(f"{file.relative_to(path)} {file.stat().st_size}\n".encode())
-    elif path.is_file():
-        with path.open("rb") as content:
-            while block := content.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
+    """A name for the content of a file, or of all files in a folder."""
+    if not path.is_dir():
+        return cache.fingerprint(path)
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    return cache.key(*(f"{file.relative_to(path)} {cache.fingerprint(file)}" for file in files))

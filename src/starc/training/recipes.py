@@ -146,15 +146,21 @@ def tiny_youcook2() -> Recipe:
             text_vocabulary=5053,
             attention_dropout=0.0,
         ),
-        loss=LossConfig(saliency_weight=0.2, denoising_weight=0.0),
+        loss=LossConfig(saliency_weight=1.0, denoising_weight=0.0),
         decoder_video="plain",
         window=100.0,
     )
-    return Recipe(
-        model=model,
-        data=DataConfig(speech_tokens=512, target_tokens=192),
-        train=TrainConfig(epochs=4, batch=16, learning_rate=5e-4, beams=1, grammar=True),
+    train = TrainConfig(
+        epochs=3,
+        batch=8,
+        learning_rate=4e-3,
+        relative_rate=True,
+        clip=2.0,
+        validate_every=3,
+        beams=1,
+        grammar=True,
     )
+    return Recipe(model=model, data=DataConfig(speech_tokens=512, target_tokens=192), train=train)
 
 
 RECIPES = {
