@@ -1,6 +1,6 @@
 """Every score of docs/model-card.md: the embedded model on YouCook2's validation videos.
 
-    python benchmarks/embedded.py [DATA] [--prepared FOLDER] [--model FOLDER] [--beams 1]
+    python benchmarks/embedded.py [DATA] [--prepared FOLDER] [--model FOLDER] [--beams 4]
 
 DATA is ../shared/data unless named. Features, speech and annotations are prepared first, which
 takes some minutes, unless a folder of recipes/prepare_youcook2.py is named. The model's settings
@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from starc.annotations import Annotated, read_references
 from starc.caption import EMBEDDED
 from starc.evaluation import score
-from starc.model.decoding import BeamSearch
+from starc.pipeline import SEARCH
 from starc.training.evaluate import Answers, evaluate
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +39,7 @@ def main() -> None:
     arguments.add_argument("data", type=Path, nargs="?", default=ROOT.parent / "shared/data")
     arguments.add_argument("--prepared", type=Path)
     arguments.add_argument("--model", type=Path, default=EMBEDDED)
-    arguments.add_argument("--beams", type=int, default=1)
+    arguments.add_argument("--beams", type=int, default=4)
     arguments.add_argument("--ways", type=int, default=len(WAYS), help="Only the first rows.")
     options = arguments.parse_args()
     if options.prepared is None and not options.data.is_dir():
@@ -54,7 +55,7 @@ def main() -> None:
                 prepared / f"{features}.safetensors",
                 prepared / "speech.json",
                 store=prepared / store,
-                search=BeamSearch(beams=options.beams, grammar=True, by_kind=True),
+                search=replace(SEARCH, beams=options.beams),
             )
             for part in ("choose", "report", "validation"):
                 print(_row(f"{name}: {part}", found, read_references(prepared / f"{part}.json")))

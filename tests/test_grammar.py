@@ -118,17 +118,24 @@ def test_captions_do_not_go_round_in_circles() -> None:
     vocabulary = Vocabulary(SIZE.text_vocabulary, SIZE.bins)
     start, end = (vocabulary.text_tokens + bin_ for bin_ in (1, 3))
 
-    def forbidden(*said: int) -> set[int]:
+    def forbidden(*said: int, repeat: int | None = None) -> set[int]:
         score = torch.zeros(1, 1, vocabulary.size)
-        found = grammar.vary_(score, torch.tensor([[said]]), vocabulary)[0, 0]
+        found = grammar.vary_(score, torch.tensor([[said]]), vocabulary, repeat=repeat)[0, 0]
         return set(found.isinf().nonzero()[:, 0].tolist()) - {vocabulary.pad}
 
     assert forbidden(0, start, end) == set()
     assert forbidden(0, start, end, 5) == {5}
     assert forbidden(0, start, end, 5, 6, 8, 5) == {5, 6}
     assert forbidden(0, start, end, 5, 6, start, end, 9, 5) == {5}
+    # Across captions: two words may be said twice, a third after them may not.
+    before = (0, start, end, 5, 6, 8, start, end)
+    assert forbidden(*before, 5, repeat=2) == {5}
+    assert forbidden(*before, 5, 6, repeat=2) == {6, 8}
+    assert forbidden(*before, 6, 8, repeat=2) == {8}
 
 
 def test_search_by_kind_needs_the_grammar() -> None:
     with pytest.raises(ValueError, match="needs the grammar"):
         BeamSearch(by_kind=True)
+    with pytest.raises(ValueError, match="needs by_kind"):
+        BeamSearch(grammar=True, repeat=3)

@@ -5,6 +5,7 @@ Like cli.py this only parses, calls the library and prints; torch is imported in
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -207,7 +208,7 @@ def evaluate(
     ] = None,
     beams: Annotated[int, typer.Option(min=1, help="Of the search; 1 is greedy.")] = 4,
     grammar: Annotated[
-        bool, typer.Option("--grammar", help="Well-formed times only, as starc caption does.")
+        bool, typer.Option("--grammar", help="Search under the grammar, as starc caption does.")
     ] = False,
     subset: Subset = None,
 ) -> None:
@@ -215,6 +216,7 @@ def evaluate(
     from starc.evaluation import tables
     from starc.evaluation.report import score
     from starc.model.decoding import BeamSearch
+    from starc.pipeline import SEARCH
     from starc.training import evaluate as road
 
     with _bar("Captioning") as bar:
@@ -225,7 +227,7 @@ def evaluate(
             features,
             speech,
             store=store,
-            search=BeamSearch(beams=beams, grammar=grammar, by_kind=grammar),
+            search=replace(SEARCH if grammar else BeamSearch(), beams=beams),
             subset=subset,
             told=lambda done, total: bar.update(task, completed=done, total=total),
         )

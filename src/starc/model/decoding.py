@@ -52,6 +52,9 @@ class BeamSearch:
     surer of what happens than of when."""
     quantiles: tuple[float, float] = (0.5, 0.68)
     """Of starts and of ends, where `by_kind` is on."""
+    repeat: int | None = None
+    """Where `by_kind` is on, at most so many words in a row are said twice; None: any number. A
+    small model likes to give neighbouring events the same caption."""
 
     def __post_init__(self) -> None:
         if self.beams < 1 or self.max_tokens < 1:
@@ -66,6 +69,8 @@ class BeamSearch:
             raise ValueError(f"search knows the rules published and transformers: {self.rules = }")
         if not all(0 < part < 1 for part in self.quantiles):
             raise ValueError(f"search needs quantiles between 0 and 1, got {self.quantiles = }")
+        if self.repeat is not None and (self.repeat < 1 or not self.by_kind):
+            raise ValueError(f"search needs by_kind and {self.repeat = } of at least 1")
         if self.by_kind and not self.grammar:
             raise ValueError("search by kind needs the grammar: set grammar=True too")
         if self.grammar and self.max_tokens < grammar.EVENT_TOKENS:
@@ -146,7 +151,8 @@ class _Hypotheses:
             room = self.search.max_tokens - len(self)
             grammar.forbid_(score_BKV, self.place, self.vocabulary, room=room)
             if self.search.by_kind:
-                grammar.vary_(score_BKV, self.said_BKL, self.vocabulary)
+                repeat = self.search.repeat
+                grammar.vary_(score_BKV, self.said_BKL, self.vocabulary, repeat=repeat)
                 grammar.weigh_(score_BKV, self.place, self.vocabulary, self.search.quantiles)
         return score_BKV, log_BKV
 

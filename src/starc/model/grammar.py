@@ -78,8 +78,13 @@ def forbid_(score_BKV: Tensor, place: Place, vocabulary: Vocabulary, *, room: in
     return score_BKV
 
 
-def vary_(score_BKV: Tensor, said_BKL: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Forbid a word to follow itself, and two words to follow each other twice in a caption."""
+def vary_(
+    score_BKV: Tensor, said_BKL: Tensor, vocabulary: Vocabulary, *, repeat: int | None = None
+) -> Tensor:
+    """Forbid a word to follow itself, and two words to follow each other twice in a caption.
+
+    With `repeat`, no more than so many words in a row are said twice in the whole sequence.
+    """
     text, forbidden = vocabulary.text_tokens, float("-inf")
     last_BK1 = said_BKL[..., -1:]
     again = torch.where(last_BK1 < text, forbidden, score_BKV.gather(2, last_BK1))
@@ -88,7 +93,15 @@ def vary_(score_BKV: Tensor, said_BKL: Tensor, vocabulary: Vocabulary) -> Tensor
     caption_BKL = timed_BKL.flip(-1).cumsum(-1).flip(-1) == 0  # words after the last time
     met_BKL = caption_BKL[..., :-1] & (said_BKL[..., :-1] == last_BK1)
     followers = said_BKL[..., 1:].masked_fill(~met_BKL, vocabulary.pad)
-    return score_BKV.scatter_(2, followers, forbidden)
+    score_BKV.scatter_(2, followers, forbidden)
+    if repeat is not None and said_BKL.shape[-1] > repeat:
+        run_BKNR = said_BKL.unfold(-1, repeat, 1)
+        last_BK1R = run_BKNR[..., -1:, :]
+        met_BKN = (run_BKNR[..., :-1, :] == last_BK1R).all(-1) & (last_BK1R < text).all(-1)
+        followers = said_BKL[..., repeat:]
+        met_BKN &= followers < text
+        score_BKV.scatter_(2, followers.masked_fill(~met_BKN, vocabulary.pad), forbidden)
+    return score_BKV
 
 
 def weigh_(
