@@ -1,6 +1,7 @@
 """Every score of docs/model-card.md: the embedded model on YouCook2's validation videos.
 
     python benchmarks/embedded.py [DATA] [--prepared FOLDER] [--model FOLDER] [--beams 4]
+        [--ways 0 1 2 3]
 
 DATA is ../shared/data unless named. Features, speech and annotations are prepared first, which
 takes some minutes, unless a folder of recipes/prepare_youcook2.py is named. The model's settings
@@ -40,7 +41,8 @@ def main() -> None:
     arguments.add_argument("--prepared", type=Path)
     arguments.add_argument("--model", type=Path, default=EMBEDDED)
     arguments.add_argument("--beams", type=int, default=4)
-    arguments.add_argument("--ways", type=int, default=len(WAYS), help="Only the first rows.")
+    every = range(len(WAYS))
+    arguments.add_argument("--ways", type=int, nargs="+", choices=every, default=every)
     options = arguments.parse_args()
     if options.prepared is None and not options.data.is_dir():
         sys.exit(f"{options.data}: no such folder; name the folder with YouCook2's files")
@@ -48,7 +50,7 @@ def main() -> None:
         prepared = options.prepared or _prepared(options.data, Path(folder))
         print("| | videos | " + " | ".join(SHOWN.values()) + " | saliency AUC |")
         print("|---|---:|" + "---:|" * (len(SHOWN) + 1))
-        for name, features, store in WAYS[: options.ways]:
+        for name, features, store in (WAYS[way] for way in options.ways):
             found = evaluate(
                 options.model,
                 prepared / "validation.json",
