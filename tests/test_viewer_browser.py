@@ -269,10 +269,17 @@ def test_upload_progress_cancel_and_result(page: Any, tmp_path: Path) -> None:
     assert page.get_by_role("progressbar").get_attribute("aria-valuenow") == "40"
     page.set_input_files("#file", [clip])
     page.wait_for_selector(".job.queued")
-    page.locator(".job.queued").get_by_role("button", name="Cancel").click()
+    # Pressed slowly: progress that arrives meanwhile must not take the button away.
+    page.locator(".job.queued").get_by_role("button", name="Cancel").hover()
+    page.mouse.down()
+    page.set_input_files("#file", [clip])
+    page.wait_for_timeout(400)
+    page.mouse.up()
     page.wait_for_selector(".job.cancelled")
-    page.locator(".job.running").get_by_role("button", name="Cancel").click()
+    page.locator(".job.queued").get_by_role("button", name="Cancel").click()
     until(page, "document.querySelectorAll('.job.cancelled').length === 2")
+    page.locator(".job.running").get_by_role("button", name="Cancel").click()
+    until(page, "document.querySelectorAll('.job.cancelled').length === 3")
     assert page.locator(".card").count() == before
 
     GO.set()

@@ -105,8 +105,23 @@ function uploadRow(upload) {
     }, icon("close")));
 }
 
-/** Progress arrives several times a second: whoever stands on "Cancel" must not lose the place. */
+let pressed = false;
+let waiting = false;
+list.addEventListener("pointerdown", () => { pressed = true; });
+for (const end of ["pointerup", "pointercancel"]) {
+  window.addEventListener(end, () => {
+    pressed = false;
+    if (waiting) setTimeout(draw); // after the click that this ends
+  });
+}
+
+/**
+ * Progress arrives several times a second: whoever stands on "Cancel" must not lose the place, and
+ * whoever is pressing it not the button, or the click would go nowhere.
+ */
 function draw() {
+  waiting = pressed;
+  if (pressed) return;
   const focused = document.activeElement?.getAttribute("aria-label");
   const newest = [...rows].reverse().slice(0, 8);
   list.replaceChildren(...[...uploads.values()].map(uploadRow), ...newest.map(jobRow));
