@@ -19,7 +19,7 @@ from pathlib import Path
 from starc.annotations import Annotated, read_references
 from starc.caption import EMBEDDED
 from starc.evaluation import score
-from starc.pipeline import SEARCH
+from starc.model.decoding import SEARCH
 from starc.training.evaluate import Answers, evaluate
 
 ROOT = Path(__file__).parents[1]

@@ -215,8 +215,7 @@ def evaluate(
     """Caption annotated videos from their features, and score the answers."""
     from starc.evaluation import tables
     from starc.evaluation.report import score
-    from starc.model.decoding import BeamSearch
-    from starc.pipeline import SEARCH
+    from starc.model.decoding import SEARCH, BeamSearch
     from starc.training import evaluate as road
 
     with _bar("Captioning") as bar:

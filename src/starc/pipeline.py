@@ -34,7 +34,7 @@ from starc.media.vision import ImageTower
 from starc.model.checkpoint import Loaded
 from starc.model.collate import FRAMES, Example
 from starc.model.datastore import CaptionStore
-from starc.model.decoding import BeamSearch
+from starc.model.decoding import SEARCH, BeamSearch
 from starc.model.tell import Told, tell
 from starc.types import Captioned, Event, Frame, Sentence
 
@@ -66,10 +66,6 @@ class Read(NamedTuple):
     video: Path
     features: Sight
     speech: Speech
-
-
-SEARCH = BeamSearch(grammar=True, by_kind=True, quantiles=(0.5, 0.64), repeat=5)
-"""Chosen for the embedded model on YouCook2's first 100 validation videos."""
 
 
 class Stopped(Exception):

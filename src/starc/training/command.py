@@ -19,7 +19,7 @@ from starc.media import cache
 from starc.model import checkpoint, datastore
 from starc.model.checkpoint import SavedDatastore
 from starc.model.collate import Collator
-from starc.model.decoding import BeamSearch
+from starc.model.decoding import SEARCH
 from starc.model.starc import STaRC
 from starc.training import analysis, board, figures, recipes
 from starc.training.evaluate import opened
@@ -179,7 +179,7 @@ def _qualities(model: Path, videos: Videos) -> dict[str, float]:
         collate,
         loaded.store,
         batch=_DECODED,
-        search=BeamSearch(),
+        search=SEARCH,
     )
     return analysis.segment_quality(segments, videos) | validate(predictions, videos)
 
