@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import recipe_modules
 from starc.model.captions import duplicates, read_captions
 
 ROOT = Path(__file__).parents[1]
@@ -17,14 +16,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "cooking_steps", ROOT / "recipes/cooking_steps.py"
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["cooking_steps"] = module
-    spec.loader.exec_module(module)
-    return module
+    return recipe_modules.recipe("cooking_steps")
 
 
 @pytest.fixture(scope="module")

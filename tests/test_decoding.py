@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from starc.config import T5Settings, tiny
 from starc.model import incremental
 from starc.model.decoding import BeamSearch, Decoded, generate
 from starc.model.t5 import T5
+from stock_t5 import stock, with_weights_of
 
 SIZE = T5Settings(
     width=32,
@@ -32,17 +33,7 @@ SIZE = T5Settings(
 def peer(seed: int, *, ending: float = 2.5) -> T5ForConditionalGeneration:
     """A random small model of transformers whose end id is likely enough to matter."""
     torch.manual_seed(seed)
-    config = T5Config(
-        vocab_size=SIZE.vocabulary,
-        d_model=SIZE.width,
-        d_kv=SIZE.head_width,
-        d_ff=SIZE.feed_forward,
-        num_layers=SIZE.layers,
-        num_decoder_layers=SIZE.decoder_layers,
-        num_heads=SIZE.heads,
-        decoder_start_token_id=0,
-    )
-    model = T5ForConditionalGeneration(config).eval()
+    model = stock(SIZE)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "layer_norm" not in name and "shared" not in name:
@@ -52,10 +43,7 @@ def peer(seed: int, *, ending: float = 2.5) -> T5ForConditionalGeneration:
 
 
 def ours(model: T5ForConditionalGeneration) -> T5:
-    t5 = T5(SIZE)
-    weights = model.state_dict()
-    t5.load_state_dict({name: weights[name] for name in t5.state_dict()})
-    return t5
+    return with_weights_of(model, SIZE)
 
 
 def memory(videos: int, positions: int, seed: int = 0) -> tuple[Tensor, Tensor]:

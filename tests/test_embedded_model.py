@@ -45,7 +45,7 @@ def test_the_demonstration(tmp_path: Path) -> None:
     )
     assert "Against the reference: METEOR" in ran.stdout
     found = json.loads((tmp_path / "out/scrambled_eggs.json").read_text())
-    assert len(found["events"]) >= 2
+    assert len(found["events"]) >= 3
     assert any("egg" in event["caption"] for event in found["events"])
     assert (tmp_path / "out/scrambled_eggs.vtt").read_text().startswith("WEBVTT")
     assert "<svg" in (tmp_path / "out/scrambled_eggs.html").read_text()

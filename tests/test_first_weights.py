@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 import torch
 from torch.nn.functional import cosine_similarity
 
 from model_batches import WIDTH, tiny
+from recipe_modules import recipe
 from small_model import words_tokenizer
 from starc.model.datastore import CaptionStore
 from starc.model.starc import STaRC
-
-RECIPES = Path(__file__).parents[1] / "recipes"
-
-
-def recipe(name: str) -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [str(RECIPES), *sys.path])
-        return importlib.import_module(name)
 
 
 def test_what_is_retrieved_starts_as_its_words_as_loud_as_speech() -> None:

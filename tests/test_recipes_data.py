@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from recipe_modules import recipe
 from starc.annotations import Annotated
 from starc.types import Sentence
-
-RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 @pytest.fixture(scope="module")
 def youcook2() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [str(RECIPES), *sys.path])
-        return importlib.import_module("youcook2_data")
+    return recipe("youcook2_data")
 
 
 def test_sentences_go_to_the_steps_they_sound_like(youcook2: ModuleType) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from starc.config import T5Settings, tiny
 from starc.model import t5 as module
 from starc.model.t5 import T5
+from stock_t5 import stock, with_weights_of
 
 SMALL = T5Settings(
     width=32,
@@ -207,41 +208,15 @@ def test_bad_memory_and_target(small: T5) -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu_new"])
 def test_stacks_are_those_of_transformers(activation: str) -> None:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    settings = T5Settings(
-        width=32,
-        head_width=8,
-        feed_forward=48,
-        layers=2,
-        decoder_layers=3,
-        heads=4,
-        text_vocabulary=90,
-        bins=10,
-        feed_forward_activation=activation,
-    )
-    config = T5Config(
-        vocab_size=100,
-        decoder_start_token_id=0,
-        d_model=32,
-        d_kv=8,
-        d_ff=48,
-        num_layers=2,
-        num_decoder_layers=3,
-        num_heads=4,
-        feed_forward_proj=activation,
-    )
+    settings = replace(SMALL, decoder_layers=3, feed_forward_activation=activation)
     torch.manual_seed(0)
-    theirs = T5ForConditionalGeneration(config).eval()
+    theirs = stock(settings)
     for name, table in theirs.named_parameters():
         if "relative" in name:
             torch.nn.init.normal_(table, std=2.0)
-    ours = T5(settings).eval()
-    ours.load_state_dict(
-        {name: value for name, value in theirs.state_dict().items() if name in ours.state_dict()}
-    )
+    ours = with_weights_of(theirs, settings)
     # Longer than the position table reaches, with padding in the first row.
-    speech_BL = torch.randint(2, 90, (2, 300))
+    speech_BL = torch.randint(2, settings.text_vocabulary, (2, 300))
     mask_BL = torch.ones(2, 300, dtype=torch.bool)
     mask_BL[0, 280:] = False
     with torch.no_grad():
@@ -249,7 +224,7 @@ def test_stacks_are_those_of_transformers(activation: str) -> None:
         torch.testing.assert_close(
             ours.encode(speech_BL, mask_BL)[mask_BL], encoded[mask_BL], atol=2e-5, rtol=1e-4
         )
-        target_BL = torch.randint(2, 100, (2, 260))
+        target_BL = torch.randint(2, settings.vocabulary, (2, 260))
         wanted = theirs(encoder_outputs=(encoded,), attention_mask=mask_BL, labels=target_BL).logits
         states = ours.decode(encoded, mask_BL, target_BL)
         torch.testing.assert_close(ours.logits(states), wanted, atol=2e-5, rtol=1e-4)

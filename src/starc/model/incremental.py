@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from starc.model.precision import fused_linear
-from starc.model.stack import EPSILON, Block, MemoryAttention
+from starc.model.stack import Block, MemoryAttention
 from starc.model.t5 import T5
 
 Linear = Callable[[Tensor], Tensor]
@@ -50,13 +50,13 @@ class _Layer:
         (own, cross, feed) = block.layer
         attention, memory, dense = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
         return cls(
-            self_norm=_norm(own.layer_norm),
+            self_norm=own.layer_norm,
             self_qkv=fused_linear([attention.q, attention.k, attention.v], rows=rows),
             self_out=fused_linear([attention.o], rows=rows),
-            cross_norm=_norm(cross.layer_norm),
+            cross_norm=cross.layer_norm,
             cross_q=fused_linear([memory.q], rows=rows),
             cross_out=fused_linear([memory.o], rows=rows),
-            norm=_norm(feed.layer_norm),
+            norm=feed.layer_norm,
             up=fused_linear([dense.wi], rows=rows),
             activation=dense.act,
             down=fused_linear([dense.wo], rows=rows),
@@ -77,7 +77,7 @@ class Stepper:
         self.beams = beams
         self.heads, self.width = settings.heads, settings.head_width
         self.layers = [_Layer.of(block, rows) for block in t5.decoder.block]
-        self.final_norm = _norm(t5.decoder.final_layer_norm)
+        self.final_norm = t5.decoder.final_layer_norm
         self.output = fused_linear([t5.shared if t5.head is None else t5.head], rows=rows)
         self.dtype = t5.shared.weight.dtype
         self._attend_memory(memory_BMD, memory_mask_BM)
@@ -224,9 +224,3 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Ten
     """softmax(q k + bias) v, without the usual scale: T5 folds it into its weights."""
     scores = torch.baddbmm(bias, query, keys)
     return torch.bmm(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)
-
-
-def _norm(module: Any) -> Linear:
-    """T5's root-mean-square norm as one call."""
-    weight = module.weight
-    return lambda x: F.rms_norm(x, weight.shape, weight, EPSILON)

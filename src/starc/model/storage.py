@@ -58,7 +58,7 @@ def write_folder(
                 "starc_datastore": VERSION,
                 **stored.facts,
                 "captions": len(stored.captions),
-                "sha256": {file.name: _digest(file) for file in sorted(new.iterdir())},
+                "sha256": {file.name: digest_of(file) for file in sorted(new.iterdir())},
             }
             (new / _FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
@@ -73,7 +73,7 @@ def read_folder(folder: str | Path, *, verify: bool = True) -> Stored:
         for name, digest in facts["sha256"].items():
             if not (folder / name).is_file():
                 raise DatastoreError(f"{folder}: {name} is missing; copy or build it again")
-            if _digest(folder / name) != digest:
+            if digest_of(folder / name) != digest:
                 raise DatastoreError(
                     f"{folder / name}: damaged or edited (its checksum differs); "
                     "build it again, or load with verify=False"
@@ -138,6 +138,7 @@ def _read_captions(path: Path) -> tuple[list[str], list[str | None]]:
     return captions, videos
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, all of it."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,6 +21,7 @@ from starc.model.checkpoint import SavedDatastore
 from starc.model.collate import Collator
 from starc.model.decoding import SEARCH
 from starc.model.starc import STaRC
+from starc.model.storage import digest_of
 from starc.training import analysis, board, figures, recipes
 from starc.training.evaluate import opened
 from starc.training.loop import Progress, Task
@@ -225,6 +226,6 @@ def _task(chosen: Recipe, files: Files) -> Task:
 def _digest(path: Path) -> str:
     """A name for the content of a file, or of all files in a folder."""
     if not path.is_dir():
-        return cache.fingerprint(path)
+        return digest_of(path)
     files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-    return cache.key(*(f"{file.relative_to(path)} {cache.fingerprint(file)}" for file in files))
+    return cache.key(*(f"{file.relative_to(path)} {digest_of(file)}" for file in files))
