@@ -21,9 +21,9 @@ from transformers import T5Config, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from starc.config import T5Settings
-from starc.model.decoding import BeamSearch, Decoded, generate
-from starc.model.precision import convert
-from starc.model.t5 import T5
+from starc.decoder.beam_search import BeamSearch, Decoded, generate
+from starc.decoder.precision import convert
+from starc.decoder.t5 import T5
 
 
 def peer(settings: T5Settings) -> T5ForConditionalGeneration:

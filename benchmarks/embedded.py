@@ -16,10 +16,10 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from starc.annotations import Annotated, read_references
-from starc.caption import EMBEDDED
+from starc.decoder.beam_search import SEARCH
 from starc.evaluation import score
-from starc.model.decoding import SEARCH
+from starc.files.annotations import VideoAnnotation, read_references
+from starc.inference.caption import EMBEDDED
 from starc.training.evaluate import Answers, evaluate
 
 ROOT = Path(__file__).parents[1]
@@ -71,7 +71,7 @@ def _prepared(data: Path, out: Path) -> Path:
     return out
 
 
-def _row(name: str, found: Answers, wanted: dict[str, Annotated]) -> str:
+def _row(name: str, found: Answers, wanted: dict[str, VideoAnnotation]) -> str:
     metrics = score({video: found.predictions[video] for video in wanted}, wanted).metrics
     cells = [f"{100 * metrics[key]:.2f}" for key in SHOWN]
     auc = (

@@ -26,12 +26,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from starc import config as configs
-from starc.config import Config, TransportConfig, WindowsConfig
+from starc.config import Config, SwsaConfig, TransportConfig
 from starc.model import transport
-from starc.model.datastore import CaptionStore
 from starc.model.starc import Batch, STaRC
+from starc.model.swsa import SlidingWindowAttention
 from starc.model.temporal import TemporalEncoder
-from starc.model.windows import WindowAttention
+from starc.retrieval.datastore import CaptionStore
 
 VIDEOS, FRAMES, WIDTH = 32, 100, 768
 
@@ -54,7 +54,7 @@ def show(what: str, ours: float, peer: float, difference: float, *, lean: float)
     print(json.dumps(line), flush=True)
 
 
-def loop_windows(module: WindowAttention, x_BTD: Tensor) -> Tensor:
+def loop_windows(module: SlidingWindowAttention, x_BTD: Tensor) -> Tensor:
     """SWSA as a loop over videos, sizes and windows that adds each window to the output."""
     total_BTD, count_BT1 = torch.zeros_like(x_BTD), torch.zeros_like(x_BTD[..., :1])
     _, frames, width = x_BTD.shape
@@ -68,7 +68,7 @@ def loop_windows(module: WindowAttention, x_BTD: Tensor) -> Tensor:
     return x_BTD + module.norm(total_BTD / (count_BT1 + 1e-6))
 
 
-def lean_loop_windows(module: WindowAttention, x_BTD: Tensor) -> Tensor:
+def lean_loop_windows(module: SlidingWindowAttention, x_BTD: Tensor) -> Tensor:
     """The same loop without writing into slices, whose gradient copies the whole output."""
     rows = []
     for x_TD in x_BTD:
@@ -87,17 +87,17 @@ def lean_loop_windows(module: WindowAttention, x_BTD: Tensor) -> Tensor:
 def bench_windows() -> None:
     """SWSA forward and backward at batch 32."""
     for stride in ("tile", "half"):
-        module = WindowAttention(WIDTH, WindowsConfig(stride=stride, partial=False))
+        module = SlidingWindowAttention(WIDTH, SwsaConfig(stride=stride, partial=False))
         x_BTD = torch.randn(VIDEOS, FRAMES, WIDTH, requires_grad=True)
 
         def step(
-            attend: Callable[[WindowAttention, Tensor], Tensor],
-            module: WindowAttention = module,
+            attend: Callable[[SlidingWindowAttention, Tensor], Tensor],
+            module: SlidingWindowAttention = module,
             x_BTD: Tensor = x_BTD,
         ) -> None:
             attend(module, x_BTD).square().sum().backward()
 
-        def ours(module: WindowAttention, x_BTD: Tensor) -> Tensor:
+        def ours(module: SlidingWindowAttention, x_BTD: Tensor) -> Tensor:
             return module(x_BTD, None)  # type: ignore[no-any-return]
 
         with torch.no_grad():

@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from starc.decoder.beam_search import BeamSearch
 from starc.model import checkpoint, published, segments
-from starc.model.datastore import CaptionStore
-from starc.model.decoding import BeamSearch
-from starc.model.starc import Batch, Seen, STaRC
+from starc.model.starc import Batch, STaRC, VideoEncoding
+from starc.retrieval.datastore import CaptionStore
 
 TOLERANCE = {"plan": 1e-3, "gradient": 1e-3}
 """Largest error allowed, where it is not 1e-4."""
@@ -105,7 +105,7 @@ def to_batch(inputs: dict[str, Any]) -> Batch:
     )
 
 
-def compare_seen(report: Report, seen: Seen, golden: dict[str, Any], turn: int) -> None:
+def compare_seen(report: Report, seen: VideoEncoding, golden: dict[str, Any], turn: int) -> None:
     """The video side of one pass: X', saliency, plan, segments, retrieval, prompts."""
     videos = len(seen.segments)
     first = turn * videos
@@ -113,7 +113,7 @@ def compare_seen(report: Report, seen: Seen, golden: dict[str, Any], turn: int) 
         ("x_refined", seen.refined_BTD, "X_refined"),
         ("saliency", seen.saliency_BT, "saliency_scores"),
         ("prompt", seen.prompt_BTD, "saliency_tok_proj.out"),
-        ("retrieved", seen.found_BSD, "proj_r2t.out"),
+        ("retrieved", seen.retrieved_BSD, "proj_r2t.out"),
     ):
         if ours is not None and (wanted := golden.get(f"{name}#{turn}")) is not None:
             report.close(stage, ours, wanted)
@@ -140,7 +140,7 @@ def compare_training(report: Report, model: STaRC, store: CaptionStore, case: di
     encoded = model.encode(batch, store)
     report.close("x", encoded.seen.video_BTD, golden["proj_v2t.out#0"])
     compare_seen(report, encoded.seen, golden, 0)
-    compare_seen(report, model.look(encoded.seen.refined_BTD, batch, store), golden, 1)
+    compare_seen(report, model.encode_video(encoded.seen.refined_BTD, batch, store), golden, 1)
     mask_BM = golden["enc_mask#0"].bool()
     report.same("memory_mask", encoded.memory_mask_BM.tolist(), mask_BM.tolist())
     report.close("memory", encoded.memory_BMD[mask_BM], golden["enc_concat#0"][mask_BM])

@@ -5,7 +5,7 @@
 One JSON line per claim. The sample is examples/scrambled_eggs.mp4 with the embedded model, as one
 runs it: `starc caption` as a process of its own, with an empty cache and then with its cache,
 against the length of the video; memory is the most that it and its children held together. In the
-other claims towers are those inside packages, the model has random weights at T5-small size, and
+other claims encoders are those inside packages, the model has random weights at T5-small size, and
 all videos are made here. Decoding is compared with the `ffmpeg` program and the same filters, in
 CPU seconds; overlap and cache in wall seconds, best of `--runs`, since they are about time that
 passes; memory is the peak of a process of its own, less what it held with the models loaded.
@@ -37,17 +37,18 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models
 
-from starc import batch, config
-from starc.caption import WORKERS, shared_cores
-from starc.manifest import Manifest
-from starc.media.embedded import EfficientNetLite
+from starc import config
+from starc.decoder.beam_search import BeamSearch
+from starc.inference import batch
+from starc.inference.caption import WORKERS, shared_cores
+from starc.inference.manifest import Manifest
+from starc.inference.pipeline import Captioner, Options, caption_one
+from starc.inference.worklist import find_videos, make_jobs
+from starc.media.embedded_encoders import EfficientNetLite
 from starc.media.video import count_frames, probe, sample_frames, spread
 from starc.model.checkpoint import Loaded
-from starc.model.datastore import CaptionStore
-from starc.model.decoding import BeamSearch
 from starc.model.starc import STaRC
-from starc.pipeline import Captioner, Options, caption_one
-from starc.worklist import find_videos, make_jobs
+from starc.retrieval.datastore import CaptionStore
 
 SIZES = [
     "temporal.features=1280", "temporal.depth=6", "temporal.heads=8", "t5.width=512",
@@ -95,9 +96,9 @@ def captioner(cache: Path, *, engine: str = "auto") -> Captioner:
         folder=Path("random"),
     )
     search = BeamSearch(max_tokens=64, grammar=True)
-    tower = EfficientNetLite()
+    encoder = EfficientNetLite()
     options = Options(search=search, cache=cache, engine=engine)  # type: ignore[arg-type]
-    return Captioner(lambda: loaded, lambda: tower, options)
+    return Captioner(lambda: loaded, lambda: encoder, options)
 
 
 def best(call: Callable[[], Any], runs: int) -> float:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from starc.model.datastore import CaptionStore
+from starc.retrieval.datastore import CaptionStore
 
 
 def main() -> None:

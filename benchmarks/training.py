@@ -35,13 +35,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from starc.config import T5Settings
 from starc.model.collate import Collator
-from starc.model.datastore import CaptionStore
 from starc.model.starc import Batch, STaRC
+from starc.retrieval.datastore import CaptionStore
 from starc.training import batches, recipes
+from starc.training.dataset import Videos
 from starc.training.loop import Task, Training
 from starc.training.recipes import Recipe
 from starc.training.run import Run
-from starc.training.videos import Videos
 
 DATA_SHARE = 0.05
 """The data pipeline may take so much of a step."""
@@ -110,27 +110,27 @@ def recipe_of(size: str, videos: int | None) -> Recipe:
 
 def make_data(folder: Path, features: int, videos: int) -> None:
     """Files of videos from 60 to 300 s with 100 to 1000 words of speech and 4 to 10 events."""
-    dice, noise = random.Random(0), np.random.default_rng(0)
+    rng, noise = random.Random(0), np.random.default_rng(0)
     syllables = [a + b for a in "bdfgklmnprst" for b in "aeiou"]
-    words = ["".join(dice.choices(syllables, k=dice.randint(1, 4))) for _ in range(3000)]
+    words = ["".join(rng.choices(syllables, k=rng.randint(1, 4))) for _ in range(3000)]
 
     def text(count: int) -> str:
-        return " ".join(words[int(dice.paretovariate(0.5)) % len(words)] for _ in range(count))
+        return " ".join(words[int(rng.paretovariate(0.5)) % len(words)] for _ in range(count))
 
     annotations, speech = {}, {}
     (folder / "features").mkdir()
     for n in range(videos):
-        video, seconds = f"video{n:03}", dice.randint(60, 300)
+        video, seconds = f"video{n:03}", rng.randint(60, 300)
         rows = noise.standard_normal((seconds, features), dtype=np.float32)
         np.save(folder / f"features/{video}.npy", rows)
-        cuts = sorted(dice.sample(range(seconds), 2 * dice.randint(4, 10)))
+        cuts = sorted(rng.sample(range(seconds), 2 * rng.randint(4, 10)))
         spans = list(zip(cuts[::2], cuts[1::2], strict=True))
         annotations[video] = {
             "duration": float(seconds),
             "timestamps": spans,
-            "sentences": [text(dice.randint(5, 15)) for _ in spans],
+            "sentences": [text(rng.randint(5, 15)) for _ in spans],
         }
-        count = dice.randint(10, 100)
+        count = rng.randint(10, 100)
         starts = [seconds * k / count for k in range(count)]
         said = [text(10) for _ in starts]
         speech[video] = {"start": starts, "end": [s + 1.0 for s in starts], "text": said}

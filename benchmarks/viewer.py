@@ -25,8 +25,8 @@ from starlette.testclient import TestClient
 
 from starc.types import Captioned, Event, Retrieved, Segment, Sentence
 from starc.viewer.server import create_app
-from viewer_browser import FLAGS, chromium, running
-from viewer_sample import THINGS, VERBS, write_record
+from support.viewer_browser import FLAGS, chromium, running
+from support.viewer_sample import THINGS, VERBS, write_record
 
 BASE = "http://127.0.0.1:8350"
 SERVER = """

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import starc
-from starc import writers
-from starc.annotations import Annotated, read_references
 from starc.errors import StarcError
 from starc.evaluation import score
+from starc.files.annotations import VideoAnnotation, read_references
+from starc.output import formats
 
 HERE = Path(__file__).parent
 SAMPLE = HERE / "scrambled_eggs.mp4"
@@ -36,7 +36,7 @@ def main() -> None:
         print(judged(captioned))
     OUT.mkdir(exist_ok=True)
     for ending in (".json", ".vtt", ".html"):
-        writers.write(captioned, OUT / f"{video.stem}{ending}")
+        formats.write(captioned, OUT / f"{video.stem}{ending}")
     page = OUT / f"{video.stem}.html"
     print(f"\nWritten: {OUT / video.stem}.json, .vtt and .html. To go on:")
     print(f"  open {page} in a browser: speech, saliency, segments, captions on one axis")
@@ -47,7 +47,7 @@ def main() -> None:
 def judged(captioned: starc.Captioned) -> str:
     """One line: scores against the sample's reference."""
     references = read_references(SAMPLE.with_suffix(".json"))
-    said = Annotated(
+    said = VideoAnnotation(
         tuple((event.start, event.end) for event in captioned.events),
         tuple(event.caption for event in captioned.events),
         captioned.duration,

@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from starc.annotations import Annotated, read_references
+from starc.files.annotations import VideoAnnotation, read_references
 from starc.media.subtitles import read_transcripts
 from starc.training.evaluate import write_predictions
 from starc.types import Sentence
 
 Speech = Mapping[str, Sequence[Sentence]]
-Videos = Mapping[str, Annotated]
+Videos = Mapping[str, VideoAnnotation]
 
 
 def main() -> None:
@@ -44,22 +44,22 @@ def main() -> None:
         write_predictions(predictions, options.out / f"{name}.json")
 
 
-def at_random(train: Videos, validation: Videos) -> dict[str, Annotated]:
+def at_random(train: Videos, validation: Videos) -> dict[str, VideoAnnotation]:
     """The timeline of a random training video with random training captions."""
-    dice = random.Random(0)
+    rng = random.Random(0)
     captions = [text for one in train.values() for text in one.sentences]
     found = {}
     for video, wanted in validation.items():
-        given = train[dice.choice(list(train))]
-        texts = tuple(dice.choice(captions) for _ in given.spans)
-        found[video] = stretched(Annotated(given.spans, texts, given.duration), wanted)
+        given = train[rng.choice(list(train))]
+        texts = tuple(rng.choice(captions) for _ in given.spans)
+        found[video] = stretched(VideoAnnotation(given.spans, texts, given.duration), wanted)
     return found
 
 
-def as_said(validation: Videos, speech: Speech) -> dict[str, Annotated]:
+def as_said(validation: Videos, speech: Speech) -> dict[str, VideoAnnotation]:
     """Every spoken sentence is an event."""
     return {
-        video: Annotated(
+        video: VideoAnnotation(
             tuple((said.start, said.end) for said in speech[video]),
             tuple(said.text for said in speech[video]),
             wanted.duration,
@@ -68,7 +68,7 @@ def as_said(validation: Videos, speech: Speech) -> dict[str, Annotated]:
     }
 
 
-def of_nearest(train: Videos, validation: Videos, speech: Speech) -> dict[str, Annotated]:
+def of_nearest(train: Videos, validation: Videos, speech: Speech) -> dict[str, VideoAnnotation]:
     """Times and captions of the training video whose words are most alike, by tf-idf cosine."""
     counts = {
         video: Counter(words(speech[video])) for video in (*train, *validation) if video in speech
@@ -85,11 +85,11 @@ def of_nearest(train: Videos, validation: Videos, speech: Speech) -> dict[str, A
     return found
 
 
-def stretched(given: Annotated, wanted: Annotated) -> Annotated:
+def stretched(given: VideoAnnotation, wanted: VideoAnnotation) -> VideoAnnotation:
     """The events of one video on the duration of another."""
     factor = (wanted.duration or 1.0) / (given.duration or 1.0)
     spans = tuple((start * factor, end * factor) for start, end in given.spans)
-    return Annotated(spans, given.sentences, wanted.duration)
+    return VideoAnnotation(spans, given.sentences, wanted.duration)
 
 
 def words(sentences: Sequence[Sentence]) -> list[str]:

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from starc.model.captions import read_captions, same_text
+from starc.retrieval.captions import read_captions, same_text
 
 GRAMMAR = Path(__file__).with_suffix(".toml")
 COUNT = 6000
@@ -148,13 +148,13 @@ class Writer:
 
     grammar: Grammar
     dish: Dish
-    dice: random.Random
+    rng: random.Random
     used: set[str] = field(default_factory=set)
 
     def step(self) -> str:
         """A step of the dish; raises `Absent` where a template does not suit it."""
         template = self._template()
-        if self.dice.random() < JOINED:
+        if self.rng.random() < JOINED:
             template = f"{template} and {self._template()}"
         text = " ".join(self.expand(template).split())
         return re.sub(r"\b(?:the|some) (?=(?:the|some|a|half|\d) )", "", text)
@@ -169,7 +169,7 @@ class Writer:
 
     def pick(self, alternatives: Weighted) -> str:
         """One of the alternatives by weight."""
-        left = self.dice.random() * sum(weight for _, weight in alternatives)
+        left = self.rng.random() * sum(weight for _, weight in alternatives)
         for text, weight in alternatives:
             left -= weight
             if left < 0:
@@ -222,10 +222,10 @@ class Writer:
         names = [group for group in self.grammar.kinds[kind] if self._free(group)]
         if not names:
             raise Absent(kind)
-        group = names[int(self.dice.random() * len(names))]
+        group = names[int(self.rng.random() * len(names))]
         self.used.add(group[0])
         name = self.pick([(name, 2.0 if n == 0 else 1.0) for n, name in enumerate(group)])
-        if self.dice.random() < adjective:
+        if self.rng.random() < adjective:
             return f"{self.pick(self.grammar.adjectives[kind])} {name}"
         return name
 
@@ -243,14 +243,14 @@ def cooking_steps(
 ) -> list[str]:
     """As many steps that differ by more than small words, in the order they were thought of."""
     grammar = grammar or read_grammar()
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     found: dict[frozenset[str], str] = {}
-    chooser = Writer(grammar, grammar.dishes[0], dice)
+    chooser = Writer(grammar, grammar.dishes[0], rng)
     menu = [(str(n), dish.weight) for n, dish in enumerate(grammar.dishes)]
     while len(found) < count:
         dish = grammar.dishes[int(chooser.pick(menu))]
         try:
-            step = Writer(grammar, dish, dice).step()
+            step = Writer(grammar, dish, rng).step()
         except Absent:
             continue
         if sensible(step) and mark(step) not in grammar.skip:

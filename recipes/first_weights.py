@@ -26,11 +26,11 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from starc.decoder.t5 import T5
 from starc.model import checkpoint
-from starc.model.datastore import CaptionStore
 from starc.model.starc import STaRC
-from starc.model.t5 import T5
-from starc.training import command, recipes
+from starc.retrieval.datastore import CaptionStore
+from starc.training import recipes, train
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
     model = STaRC(recipe.model)
     tokenizer = checkpoint.read_tokenizer(options.prepared / "tokenizer.json")
     if options.after:
-        model = command.started_from(options.after, recipe)
+        model = train.started_from(options.after, recipe)
         retrieved_words(model, CaptionStore.load(options.prepared / "datastore"), tokenizer)
     else:
         known_words(model.t5, options.prepared / "words.safetensors")
@@ -97,7 +97,7 @@ def copying_heads(t5: T5, *, spare: int = 1) -> None:
 @torch.no_grad()
 def retrieved_words(model: STaRC, store: CaptionStore, tokenizer: Tokenizer) -> None:
     """R of a caption: the mean of its words' embeddings, rare words counting more."""
-    assert model.found_projection is not None
+    assert model.retrieved_projection is not None
     encoded = tokenizer.encode_batch(list(store.captions), add_special_tokens=False)
     owner = torch.tensor([n for n, one in enumerate(encoded) for _ in one.ids])
     piece = torch.tensor([id for one in encoded for id in one.ids])
@@ -109,8 +109,8 @@ def retrieved_words(model: STaRC, store: CaptionStore, tokenizer: Tokenizer) -> 
     gram_DD = known_ND.T @ known_ND + 10 * torch.eye(known_ND.shape[1])
     map_DD = torch.linalg.solve(gram_DD, known_ND.T @ word_ND)
     loudness = (known_ND @ map_DD).norm(dim=1).mean() / table_VD.shape[1] ** 0.5
-    model.found_projection.weight.copy_((map_DD / loudness).T)
-    model.found_projection.bias.zero_()
+    model.retrieved_projection.weight.copy_((map_DD / loudness).T)
+    model.retrieved_projection.bias.zero_()
 
 
 def orthonormal(rows: int, width: int) -> Tensor:

@@ -33,9 +33,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from starc.annotations import Annotated
-from starc.media.embedded import EfficientNetLite, MiniLM
-from starc.media.joint import REACH
+from starc.files.annotations import VideoAnnotation
+from starc.media.embedded_encoders import EfficientNetLite, MiniLM
+from starc.model.joint_space import REACH
 from starc.types import Frame, Sentence
 
 FOLDS = 5
@@ -92,11 +92,11 @@ def small_tokenizer(spoken: Sequence[str], captions: Sequence[str]) -> Tokenizer
 
 def first_embeddings(tokenizer: Tokenizer, path: Path) -> None:
     """MiniLM's own token embeddings of our pieces; unknown ones are zero."""
-    tower = MiniLM()
-    table_VD = tower.model.embeddings.word_embeddings.weight.detach()
+    encoder = MiniLM()
+    table_VD = encoder.model.embeddings.word_embeddings.weight.detach()
     rows = torch.zeros(tokenizer.get_vocab_size(), table_VD.shape[1])
     for piece, row in tokenizer.get_vocab().items():
-        known = tower.tokenizer.token_to_id(piece)
+        known = encoder.tokenizer.token_to_id(piece)
         if known is not None:
             rows[row] = table_VD[known]
     save_file({"word": rows}, path)
@@ -108,7 +108,7 @@ class Words:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        train: Mapping[str, Annotated],
+        train: Mapping[str, VideoAnnotation],
         speech: Mapping[str, Sequence[Sentence]],
         target: Mapping[str, Tensor],
         fold: Mapping[str, int],
@@ -156,13 +156,13 @@ class Images:
     def __init__(
         self,
         path: Path,
-        train: Mapping[str, Annotated],
+        train: Mapping[str, VideoAnnotation],
         target: Mapping[str, Tensor],
         fold: Mapping[str, int],
     ) -> None:
         pictures, captions, self.videos = read_frames(path, train)
         self.captions = captions
-        raw_NI = EfficientNetLite().images(pictures)
+        raw_NI = EfficientNetLite().encode(pictures)
         self.mean, self.deviation = raw_NI.mean(0), raw_NI.std(0).clamp(min=1e-3)
         self.standard_NI = (raw_NI - self.mean) / self.deviation
         self.target_ND = torch.stack([target[text] for text in captions])
@@ -194,16 +194,16 @@ class Images:
         """(video, caption, unit vector) of every frame, from a map fitted without its video."""
         return list(zip(self.videos, self.captions, self.seen_ND, strict=True))
 
-    def stand_in(self, caption_ND: Tensor, dice: torch.Generator) -> Tensor:
+    def stand_in(self, caption_ND: Tensor, rng: torch.Generator) -> Tensor:
         """Unit vectors as pictures of these captions (zero: of nothing) would give them."""
         given = torch.cat([caption_ND, torch.ones(len(caption_ND), 1)], dim=1).double()
-        noise = torch.randn(caption_ND.shape, generator=dice, dtype=torch.float64)
+        noise = torch.randn(caption_ND.shape, generator=rng, dtype=torch.float64)
         seen_ND = given @ self.gap + 0.35 * noise @ self.spread.T
         return normalize(seen_ND, dim=1).float()
 
 
 def read_frames(
-    path: Path, train: Mapping[str, Annotated]
+    path: Path, train: Mapping[str, VideoAnnotation]
 ) -> tuple[list[Frame], list[str], list[str]]:
     """Pictures of training videos, the captions of their segments, their videos."""
     frames, captions, videos = [], [], []

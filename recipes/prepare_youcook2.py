@@ -31,11 +31,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from starc.annotations import Annotated, video_id
-from starc.media.embedded import MiniLM
+from starc.files.annotations import VideoAnnotation, video_id
+from starc.media.embedded_encoders import MiniLM
 from starc.media.features import Features, save_features
-from starc.media.joint import JointSpace
-from starc.model.datastore import CaptionStore
+from starc.model.joint_space import JointSpace
+from starc.retrieval.datastore import CaptionStore
 from starc.types import Sentence
 
 EVIDENCE = "features/yc2_epic_clip_prediction_5s.txt"
@@ -76,11 +76,13 @@ def prepare(data: Path, out: Path) -> None:
     print("datastores", flush=True)
     owners = [video for video, one in corpus.train.items() for _ in one.sentences]
     CaptionStore(
-        captions, texts(captions) - centre, videos=owners, tower=MiniLM.name, mean_D=centre
+        captions, texts(captions) - centre, videos=owners, encoder=MiniLM.name, mean_D=centre
     ).save(out / "datastore")
     ours = cooking_steps()
     texts.prepare(ours)
-    CaptionStore(ours, texts(ours) - centre, tower=MiniLM.name, mean_D=centre).save(out / "cooking")
+    CaptionStore(ours, texts(ours) - centre, encoder=MiniLM.name, mean_D=centre).save(
+        out / "cooking"
+    )
     print("features", flush=True)
     evidence = read_evidence(data / EVIDENCE)
     known = {*captions, *_captions(corpus.validation)}
@@ -101,12 +103,12 @@ class Embedder:
     def prepare(self, texts: Iterable[str]) -> None:
         """Embed what is not known yet."""
         unknown = sorted({*texts} - self.rows.keys(), key=len)
-        tower = MiniLM() if unknown else None
+        encoder = MiniLM() if unknown else None
         for first in range(0, len(unknown), 2048):
             print(f"embedding {first} of {len(unknown)} texts", flush=True)
             some = unknown[first : first + 2048]
-            assert tower is not None
-            self.rows.update(zip(some, tower.captions(some).half(), strict=True))
+            assert encoder is not None
+            self.rows.update(zip(some, encoder.encode(some).half(), strict=True))
         if unknown:
             names = torch.tensor(list("\n".join(self.rows).encode()), dtype=torch.uint8)
             save_file({"texts": names, "embedding": torch.stack([*self.rows.values()])}, self.path)
@@ -137,7 +139,7 @@ def write_features(
     fold: Mapping[str, int],
 ) -> None:
     """One vector per second: of the speech, and of pictures where there are any or stand-ins."""
-    dice = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     real = {(video, text): row for video, text, row in images.known()}
     train, heard, acted, simulated = ({} for _ in range(4))
     coin = random.Random(0)
@@ -147,14 +149,14 @@ def write_features(
         if video in evidence:
             clip_TD = clip_TD + actions(own, evidence[video], len(clip_TD))
         elif coin.random() < 0.5:
-            clip_TD = clip_TD + pictured(annotated, target, images, real, video, dice)
+            clip_TD = clip_TD + pictured(annotated, target, images, real, video, rng)
         train[video] = clip_TD * joint.width**0.5
     for video, annotated in corpus.validation.items():
         clip_TD = joint.said(seconds(annotated), speech.get(video, ()))
         heard[video] = clip_TD * joint.width**0.5
         shown_TD = actions(joint, evidence.get(video, ()), len(clip_TD))
         acted[video] = (clip_TD + shown_TD) * joint.width**0.5
-        drawn_TD = pictured(annotated, target, images, {}, video, dice)
+        drawn_TD = pictured(annotated, target, images, {}, video, rng)
         simulated[video] = (clip_TD + drawn_TD) * joint.width**0.5
     for name, some in (
         ("speech", heard),
@@ -164,13 +166,13 @@ def write_features(
         save_features(
             out / f"{name}.safetensors",
             {
-                video: Features(clip_TD, torch.arange(len(clip_TD)).double(), {"tower": "joint"})
+                video: Features(clip_TD, torch.arange(len(clip_TD)).double(), {"encoder": "joint"})
                 for video, clip_TD in ({**train, **some}).items()
             },
         )
 
 
-def seconds(annotated: Annotated) -> list[float]:
+def seconds(annotated: VideoAnnotation) -> list[float]:
     """One frame a second."""
     return [n + 0.5 for n in range(max(1, round(annotated.duration or 0)))]
 
@@ -184,12 +186,12 @@ def actions(joint: JointSpace, texts: Sequence[str], frames: int) -> Tensor:
 
 
 def pictured(
-    annotated: Annotated,
+    annotated: VideoAnnotation,
     target: Mapping[str, Tensor],
     images: Images,
     real: Mapping[tuple[str, str], Tensor],
     video: str,
-    dice: torch.Generator,
+    rng: torch.Generator,
 ) -> Tensor:
     """Stand-ins for a video's frames; a segment whose frame we have is that frame."""
     times = seconds(annotated)
@@ -201,7 +203,7 @@ def pictured(
                 caption_TD[n] = target[text]
                 if (video, text) in real:
                     known[n] = real[video, text]
-    seen_TD = images.stand_in(caption_TD, dice)
+    seen_TD = images.stand_in(caption_TD, rng)
     for n, row in known.items():
         seen_TD[n] = row
     return seen_TD
@@ -223,7 +225,7 @@ def _timed(
     return speech
 
 
-def _captions(videos: Mapping[str, Annotated]) -> list[str]:
+def _captions(videos: Mapping[str, VideoAnnotation]) -> list[str]:
     return [text for annotated in videos.values() for text in annotated.sentences]
 
 
@@ -231,7 +233,9 @@ def _all_speech(corpus: youcook2.Corpus) -> list[str]:
     return sorted({text for sentences in corpus.untimed.values() for text in sentences})
 
 
-def _spoken(videos: Mapping[str, Annotated], speech: Mapping[str, Sequence[Sentence]]) -> list[str]:
+def _spoken(
+    videos: Mapping[str, VideoAnnotation], speech: Mapping[str, Sequence[Sentence]]
+) -> list[str]:
     return [one.text for video in videos for one in speech.get(video, ())]
 
 

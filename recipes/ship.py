@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from starc.media.joint import JointSpace
 from starc.model import checkpoint
-from starc.model.datastore import CaptionStore
+from starc.model.joint_space import JointSpace
+from starc.retrieval.datastore import CaptionStore
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ mkdir -p "$out"
 [ -e "$out/data/simulated.safetensors" ] || python "$here/prepare_youcook2.py" "$data" "$out/data"
 
 files="--features $out/data/speech.safetensors --speech $out/data/speech.json --tokenizer $out/data/tokenizer.json"
-plain="--set model.windows=none --set model.saliency=none --set model.retrieval=none --set model.prompt=none"
+plain="--set model.swsa=none --set model.saliency=none --set model.retrieval=none --set model.prompt=none"
 
 # Stage 1, Vid2Seq: MiniLM's token embeddings and heads that copy; practice on short extracts of the
 # speech; all training videos, twice three epochs.

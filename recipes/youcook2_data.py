@@ -1,7 +1,7 @@
 """YouCook2 from the raw files at hand to annotations and timed speech.
 
 In: a folder with the papers' split (`yc2/`), Whisper speech of validation videos and transcripts of
-training videos (`asr/`). Out: `Annotated` videos and spoken `Sentence`s by video id.
+training videos (`asr/`). Out: `VideoAnnotation` videos and spoken `Sentence`s by video id.
 
 Most training transcripts have no times. A sentence gets them from a monotone alignment with the
 video's own steps (`align`): it belongs to a step or to the gap between two, it should sound like
@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.annotations import Annotated, read_references, video_id
+from starc.files.annotations import VideoAnnotation, read_references, video_id
 from starc.types import Sentence
 
 LEFT_OUT = "xHlBWc-7Kwo"
@@ -39,8 +39,8 @@ _BINS = 99
 class Corpus:
     """Videos by id: their steps, and what is said in them."""
 
-    train: Mapping[str, Annotated]
-    validation: Mapping[str, Annotated]
+    train: Mapping[str, VideoAnnotation]
+    validation: Mapping[str, VideoAnnotation]
     speech: Mapping[str, Sequence[Sentence]]
     """Of all videos; missing where there is none."""
     untimed: Mapping[str, Sequence[str]]
@@ -125,7 +125,7 @@ def until(rows: Sequence[tuple[float, str]], duration: float) -> list[Sentence]:
 
 def align(
     sentences: Sequence[str],
-    annotated: Annotated,
+    annotated: VideoAnnotation,
     likeness_SE: NDArray[np.float32],
     *,
     pull: float = 80.0,
@@ -164,8 +164,8 @@ def align(
 
 
 def extracts(
-    train: Mapping[str, Annotated], speech: Mapping[str, Sequence[Sentence]]
-) -> dict[str, Annotated]:
+    train: Mapping[str, VideoAnnotation], speech: Mapping[str, Sequence[Sentence]]
+) -> dict[str, VideoAnnotation]:
     """Annotations to practise on: what a cook says, reduced to the words that captions use.
 
     A word stays if it is at least half as common in captions as in speech. The half of all
@@ -187,7 +187,7 @@ def extracts(
     middle = float(np.median([score for rows in kept.values() for score, _ in rows]))
     chosen = {video: [one for score, one in rows if score > middle] for video, rows in kept.items()}
     return {
-        video: Annotated(
+        video: VideoAnnotation(
             tuple((one.start, one.end) for one in rows),
             tuple(one.text for one in rows),
             train[video].duration,
@@ -222,7 +222,7 @@ def _stretched(rows: Sequence[tuple[int, int, str]], duration: float) -> list[Se
     ]
 
 
-def _slots(annotated: Annotated) -> list[tuple[float, float, int | None]]:
+def _slots(annotated: VideoAnnotation) -> list[tuple[float, float, int | None]]:
     """The video cut into steps and the gaps between them: (start, end, step or None)."""
     duration, at = annotated.duration or 1.0, 0.0
     slots: list[tuple[float, float, int | None]] = []

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 settings.register_profile("starc", derandomize=True, deadline=None)
 settings.load_profile("starc")
 
+# Programs that tests start find tests/support as the tests do.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 DATA = Path(__file__).resolve().parent / "data"
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from starc import config as configs
-from starc.config import Config, TransportConfig, WindowsConfig, apply_overrides, from_dict, to_dict
+from starc.config import Config, SwsaConfig, TransportConfig, apply_overrides, from_dict, to_dict
 from starc.errors import ConfigError
 
 
@@ -29,8 +29,8 @@ def test_presets_differ_where_paper_and_published_code_differ() -> None:
         if theirs[part][name] != value
     }
     assert differing == {
-        "windows.stride",
-        "windows.partial",
+        "swsa.stride",
+        "swsa.partial",
         "saliency.second_pass",
         "saliency.standardise",
         "saliency.align_labels",
@@ -52,8 +52,8 @@ def test_overrides_are_read_as_the_type_of_the_field() -> None:
         [
             "transport.anchors=10",
             "loss.saliency_weight=2",
-            "windows.sizes=8,16",
-            "windows.stride=4,8",
+            "swsa.sizes=8,16",
+            "swsa.stride=4,8",
             "segments.method=kmeans",
             "mask_padding=false",
             "retrieval=none",
@@ -62,7 +62,7 @@ def test_overrides_are_read_as_the_type_of_the_field() -> None:
     )
     assert changed.transport.anchors == 10
     assert changed.loss.saliency_weight == 2.0 and isinstance(changed.loss.saliency_weight, float)
-    assert changed.windows == WindowsConfig(sizes=(8, 16), stride=(4, 8))
+    assert changed.swsa == SwsaConfig(sizes=(8, 16), stride=(4, 8))
     assert changed.segments.method == "kmeans"
     assert changed.retrieval is None and not changed.mask_padding
     assert changed.t5.feed_forward_activation == "gelu"
@@ -92,7 +92,7 @@ def test_the_order_of_overrides_does_not_matter() -> None:
         ("mask_padding.x=1", "'mask_padding' has no settings of its own"),
         ("retrieval.captions=many", "expected a whole number (found 'many')"),
         ("segments.method=kmean", "transport or uniform or adaptive or kmeans"),
-        ("windows.stride=3.5", "expected half or tile or a whole number"),
+        ("swsa.stride=3.5", "expected half or tile or a whole number"),
         ("mask_padding=2", "expected true or false"),
         ("anchors", "write anchors=VALUE"),
         ("saliency=none", "prompt: needs saliency scores"),
@@ -101,8 +101,8 @@ def test_the_order_of_overrides_does_not_matter() -> None:
         ("transport.structure=2", "must be at most 1"),
         ("transport.anchors=-1", "must be above 0"),
         ("loss.saliency_weight=nan", "must be at least 0"),
-        ("windows.stride=1,2", "2 strides for 3 sizes"),
-        ("windows.sizes=0,8,16", "at least one frame"),
+        ("swsa.stride=1,2", "2 strides for 3 sizes"),
+        ("swsa.sizes=0,8,16", "at least one frame"),
     ],
 )
 def test_a_wrong_override_says_what_to_write(override: str, message: str) -> None:
@@ -126,10 +126,10 @@ def test_reading_is_strict() -> None:
 
 
 def test_strides() -> None:
-    assert WindowsConfig().steps() == (4, 16, 32)
-    assert WindowsConfig(stride="tile").steps() == (8, 32, 64)
-    assert WindowsConfig(stride=5).steps() == (5, 5, 5)
-    assert WindowsConfig(sizes=(1, 2), stride="half").steps() == (1, 1)
+    assert SwsaConfig().steps() == (4, 16, 32)
+    assert SwsaConfig(stride="tile").steps() == (8, 32, 64)
+    assert SwsaConfig(stride=5).steps() == (5, 5, 5)
+    assert SwsaConfig(sizes=(1, 2), stride="half").steps() == (1, 1)
 
 
 def test_settings_cannot_change_under_a_model() -> None:
@@ -144,4 +144,4 @@ def test_settings_need_no_torch() -> None:
 
 def test_vid2seq_is_everything_off() -> None:
     off: Config = configs.vid2seq()
-    assert (off.windows, off.saliency, off.retrieval, off.prompt) == (None, None, None, None)
+    assert (off.swsa, off.saliency, off.retrieval, off.prompt) == (None, None, None, None)

@@ -6,38 +6,20 @@ from pathlib import Path
 import starc
 
 ROOT = Path(starc.__file__).parent
-BASE = {"types", "errors", "config", "settings", "annotations", "atomic", "folders"}
-# What each room may import besides itself and the base.
+BASE = {"types", "errors", "config", "settings"}
+# What each room may import besides itself and the base: the order in which data walks.
 ROOMS: dict[str, set[str]] = {
-    "media": set(),
-    "model": {"media"},
-    "evaluation": set(),
-    "viewer": set(),
-    "spelling": set(),
-    "chapters": {"spelling"},
-    "page": {"spelling"},
-    "embed": {"spelling"},
-    "writers": {"chapters", "page", "spelling", "embed"},
-    "longform": set(),
-    "pipeline": {"media", "model", "longform"},
-    "worklist": {"embed", "writers"},
-    "manifest": {"media", "worklist"},
-    "batch": {"media", "manifest", "worklist", "writers"},
-    "cluster": {"batch", "manifest", "worklist"},
-    "caption": {
-        "media",
-        "model",
-        "writers",
-        "pipeline",
-        "batch",
-        "manifest",
-        "worklist",
-        "cluster",
-    },
-    "training": {"media", "model", "evaluation", "longform"},
-    "doctor": set(),
+    "files": set(),
+    "media": {"files"},
+    "decoder": set(),
+    "retrieval": {"files"},
+    "model": {"files", "media", "decoder", "retrieval"},
+    "output": {"files"},
+    "inference": {"files", "media", "decoder", "retrieval", "model", "output"},
+    "evaluation": {"files"},
+    "training": {"files", "media", "decoder", "retrieval", "model", "inference", "evaluation"},
+    "viewer": {"files", "media"},
 }
-ROOMS["commands"] = {*ROOMS}
 ROOMS["cli"] = {*ROOMS}
 ROOMS["__main__"] = {"cli"}
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from starc.types import Captioned, Event
 
 if TYPE_CHECKING:
-    from starc.caption import load
+    from starc.inference.caption import load
 
 __all__ = ["Captioned", "Event", "load"]
 __version__ = version("starc")
@@ -22,7 +22,7 @@ __version__ = version("starc")
 def __getattr__(name: str) -> Any:
     """`starc.load` brings torch with it, so it is imported when it is asked for."""
     if name == "load":
-        from starc.caption import load
+        from starc.inference.caption import load
 
         return load
     raise AttributeError(f"module 'starc' has no attribute {name!r}")

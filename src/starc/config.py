@@ -43,7 +43,7 @@ class TemporalConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class WindowsConfig:
+class SwsaConfig:
     """Sliding-window self-attention (SWSA)."""
 
     sizes: tuple[int, ...] = (8, 32, 64)
@@ -227,7 +227,7 @@ class Config:
     """A whole model. None turns a part off; with all parts off the model is Vid2Seq."""
 
     temporal: TemporalConfig = field(default_factory=TemporalConfig)
-    windows: WindowsConfig | None = field(default_factory=WindowsConfig)
+    swsa: SwsaConfig | None = field(default_factory=SwsaConfig)
     saliency: SaliencyConfig | None = field(default_factory=SaliencyConfig)
     transport: TransportConfig = field(default_factory=TransportConfig)
     segments: SegmentsConfig = field(default_factory=SegmentsConfig)
@@ -254,7 +254,7 @@ def paper() -> Config:
 def published() -> Config:
     """Same weights and inputs give the same numbers as the authors' code."""
     return Config(
-        windows=WindowsConfig(stride="tile", partial=False),
+        swsa=SwsaConfig(stride="tile", partial=False),
         saliency=SaliencyConfig(second_pass=True, standardise=True, align_labels=False),
         transport=TransportConfig(centre=True, bounded_step=False),
         retrieval=RetrievalConfig(exclude_own=False, mask_missing=False),
@@ -269,10 +269,10 @@ def published() -> Config:
 
 
 def vid2seq() -> Config:
-    """Vid2Seq, the baseline: no windows, no saliency, no retrieval, no prompts."""
+    """Vid2Seq, the baseline: no SWSA, no saliency, no retrieval, no prompts."""
     return Config(
         temporal=TemporalConfig(projection=False),
-        windows=None,
+        swsa=None,
         saliency=None,
         retrieval=None,
         prompt=None,
@@ -301,7 +301,7 @@ PRESETS = {"paper": paper, "published": published, "vid2seq": vid2seq, "tiny": t
 def preset(name: str) -> Config:
     """The preset of that name."""
     if name not in PRESETS:
-        raise ConfigError(f"preset {name!r}: unknown; {settings.offer(name, PRESETS)}")
+        raise ConfigError(f"preset {name!r}: unknown; {settings.suggest(name, PRESETS)}")
     return PRESETS[name]()
 
 
@@ -344,13 +344,13 @@ def check(config: Config) -> None:
             f"temporal.heads: {temporal.heads} does not divide t5.width {t5.width}; "
             "choose a divisor"
         )
-    if config.windows is not None:
-        steps = config.windows.steps()
-        if not config.windows.sizes or min(config.windows.sizes + steps) < 1:
-            raise ConfigError("windows: sizes and strides must be at least one frame")
-        if len(steps) != len(config.windows.sizes):
+    if config.swsa is not None:
+        steps = config.swsa.steps()
+        if not config.swsa.sizes or min(config.swsa.sizes + steps) < 1:
+            raise ConfigError("swsa: sizes and strides must be at least one frame")
+        if len(steps) != len(config.swsa.sizes):
             raise ConfigError(
-                f"windows.stride: {len(steps)} strides for {len(config.windows.sizes)} sizes; "
+                f"swsa.stride: {len(steps)} strides for {len(config.swsa.sizes)} sizes; "
                 "give one, or one per size"
             )
     if not (math.isfinite(config.window) and config.window >= 0):

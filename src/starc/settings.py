@@ -25,7 +25,7 @@ def override(config: Any, text: str) -> Any:
     return _replaced(config, key.strip().split("."), value.strip(), key.strip())
 
 
-def offer(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, known: Iterable[str]) -> str:
     """Words for an error message: the nearest known name, or all of them."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
@@ -47,7 +47,7 @@ def build(kind: type, data: Any, where: str) -> Any:
     hints = typing.get_type_hints(kind)
     for name in data:
         if name not in hints:
-            raise ConfigError(f"{where}.{name}: unknown setting; {offer(name, hints)}")
+            raise ConfigError(f"{where}.{name}: unknown setting; {suggest(name, hints)}")
     if missing := [name for name in hints if name not in data]:
         raise ConfigError(f"{where}: missing {', '.join(missing)}; write all settings")
     values: dict[str, Any] = {}
@@ -104,7 +104,7 @@ def _replaced(part: Any, path: list[str], text: str, key: str) -> Any:
     hints = typing.get_type_hints(type(part))
     name, rest = path[0], path[1:]
     if name not in hints:
-        raise ConfigError(f"{key}: unknown setting {name!r}; {offer(name, hints)}")
+        raise ConfigError(f"{key}: unknown setting {name!r}; {suggest(name, hints)}")
     inner = _part(hints[name])
     value = getattr(part, name)
     if rest:

@@ -112,7 +112,7 @@ class Captioned:
     """Saliency of each of those frames, 0 to 1."""
     segments: tuple[Segment, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
-    """Model, towers, speech recogniser and versions that made this."""
+    """Model, encoders, speech recogniser and versions that made this."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.duration) and self.duration > 0):

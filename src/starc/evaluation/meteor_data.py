@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.atomic import replacing
 from starc.errors import MissingExtra, StarcError
-from starc.folders import cache_folder
+from starc.files.atomic import replacing
+from starc.files.folders import cache_folder
 
 Progress = Callable[[float], None]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.annotations import Annotated
+from starc.files.annotations import VideoAnnotation
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -67,14 +67,14 @@ class Corpus:
 
 
 def corpus(
-    predictions: Mapping[str, Annotated],
-    references: Sequence[Mapping[str, Annotated]],
+    predictions: Mapping[str, VideoAnnotation],
+    references: Sequence[Mapping[str, VideoAnnotation]],
     videos: Sequence[str],
 ) -> Corpus:
     """Lay the events of `videos` out as arrays."""
     number: dict[str, int] = {}
 
-    def flatten(events: Mapping[str, Annotated]) -> tuple[Floats, Ints, Ints, Ints]:
+    def flatten(events: Mapping[str, VideoAnnotation]) -> tuple[Floats, Ints, Ints, Ints]:
         span: list[tuple[float, float]] = []
         video: list[int] = []
         rank: list[int] = []

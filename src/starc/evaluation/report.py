@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from starc.annotations import Annotated, read_predictions, read_references
 from starc.errors import AnnotationError
 from starc.evaluation import localisation
 from starc.evaluation.bleu import bleu
@@ -26,6 +25,7 @@ from starc.evaluation.pairs import Corpus, Floats, Groups, corpus, groups, sums
 from starc.evaluation.rouge import rouge
 from starc.evaluation.soda import soda
 from starc.evaluation.tokens import tokenise
+from starc.files.annotations import VideoAnnotation, read_predictions, read_references
 
 TIOUS = (0.3, 0.5, 0.7, 0.9)
 SECONDS = (1, 3, 5, 10, 30, 60)
@@ -34,7 +34,7 @@ METRICS = ("captions", "localisation", "soda")
 """What can be asked for: caption metrics, precision and recall, SODA_c."""
 
 Protocol = Literal["published", "pdvc"]
-File = str | Path | Mapping[str, Annotated]
+File = str | Path | Mapping[str, VideoAnnotation]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def score(
     return _report(laid_out, predicted, known, protocol, metrics, meteor)
 
 
-def _check_references(files: Sequence[Mapping[str, Annotated]], names: Sequence[str]) -> None:
+def _check_references(files: Sequence[Mapping[str, VideoAnnotation]], names: Sequence[str]) -> None:
     if not files:
         raise ValueError("at least one reference is needed")
     for file, name in zip(files, names, strict=True):
@@ -145,7 +145,7 @@ def _check_references(files: Sequence[Mapping[str, Annotated]], names: Sequence[
 
 def _check_coverage(
     source: str,
-    predicted: Mapping[str, Annotated],
+    predicted: Mapping[str, VideoAnnotation],
     known: Sequence[str],
     common: Sequence[str],
     protocol: Protocol,
@@ -173,7 +173,7 @@ def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
 
 def _report(
     laid_out: Corpus,
-    predicted: Mapping[str, Annotated],
+    predicted: Mapping[str, VideoAnnotation],
     known: Sequence[str],
     protocol: Protocol,
     metrics: Sequence[str],
@@ -318,7 +318,7 @@ def _soda(
 
 def _notes(
     laid_out: Corpus,
-    predicted: Mapping[str, Annotated],
+    predicted: Mapping[str, VideoAnnotation],
     known: Sequence[str],
     protocol: Protocol,
 ) -> tuple[str, ...]:

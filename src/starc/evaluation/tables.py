@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from starc.atomic import replacing
 from starc.errors import StarcError
 from starc.evaluation.compare import Difference
 from starc.evaluation.meteor import Meteor
 from starc.evaluation.report import CAPTION_METRICS, SECONDS, TIOUS, Report
+from starc.files.atomic import replacing
 
 _ORDER = ("CIDEr", "METEOR", "soda_c", "Bleu_4", "Bleu_3", "Bleu_2", "Bleu_1", "Rouge-L")
 _PRINTED = {"soda_c": "SODA_c", "Rouge-L": "ROUGE-L"} | {

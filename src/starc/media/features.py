@@ -1,7 +1,7 @@
 """Feature files: what `starc features` writes and training reads.
 
 Four forms hold {video: features [n, D]}: a folder of .npy (or .mp4.npy), a .safetensors file, a
-.pth dictionary as published, and HDF5. Ours carry their provenance (tower, sampling rule,
+.pth dictionary as published, and HDF5. Ours carry their provenance (encoder, sampling rule,
 version) so that training and inference cannot part company unnoticed; `verify` compares a file
 with a fresh extraction. Nothing in a file is trusted: wrong shapes and NaN are errors, pickles
 are read as weights only.
@@ -25,11 +25,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from starc.atomic import replacing_path
 from starc.errors import MissingExtra, VideoError
+from starc.files.atomic import replacing_path
 from starc.media.container import Limits
+from starc.media.encoders import ImageEncoder
 from starc.media.video import count_frames, sample_frames, spread
-from starc.media.vision import ImageTower
 from starc.types import Frame
 
 RULE = "ffmpeg fps filter, shorter side to size, bicubic, centre crop"
@@ -48,12 +48,12 @@ class Features:
     times_T: Tensor
     """Seconds of each frame; float64."""
     provenance: Mapping[str, str] = field(default_factory=dict)
-    """Tower, sampling rule and version that made them."""
+    """Encoder, sampling rule and version that made them."""
 
 
 def extract(
     video: Path,
-    tower: ImageTower,
+    encoder: ImageEncoder,
     *,
     fps: float = 1.0,
     most: int | None = None,
@@ -64,16 +64,18 @@ def extract(
     times: list[float] = []
 
     def noted() -> Iterator[Frame]:
-        for frame in sample_frames(video, fps=fps, size=tower.size, indices=indices, limits=limits):
+        for frame in sample_frames(
+            video, fps=fps, size=encoder.size, indices=indices, limits=limits
+        ):
             times.append(frame.time)
             yield frame
 
-    features_TD = tower.images(noted())
+    features_TD = encoder.encode(noted())
     provenance = {
-        "tower": tower.name,
-        "width": str(tower.width),
+        "encoder": encoder.name,
+        "width": str(encoder.width),
         "fps": f"{fps:g}",
-        "size": str(tower.size),
+        "size": str(encoder.size),
         "rule": RULE,
         "most": str(most or "all"),
         "starc": _version(),
@@ -82,7 +84,7 @@ def extract(
 
 
 def verify(
-    path: Path, video: Path, tower: ImageTower, *, name: str | None = None, fps: float = 1.0
+    path: Path, video: Path, encoder: ImageEncoder, *, name: str | None = None, fps: float = 1.0
 ) -> float:
     """The largest difference between the features of a video in a file and a fresh extraction.
 
@@ -91,11 +93,13 @@ def verify(
     with FeatureStore.open(path) as store:
         stored_TD = store[name or Path(video).stem]
         most = store.provenance.get("most", "all")
-    fresh_TD = extract(video, tower, fps=fps, most=None if most == "all" else int(most)).features_TD
+    fresh_TD = extract(
+        video, encoder, fps=fps, most=None if most == "all" else int(most)
+    ).features_TD
     if stored_TD.shape != fresh_TD.shape:
         raise VideoError(
             f"{path}: features of {Path(video).name} are {list(stored_TD.shape)}, fresh ones "
-            f"{list(fresh_TD.shape)}; another video, rate or tower"
+            f"{list(fresh_TD.shape)}; another video, rate or encoder"
         )
     return float((stored_TD - fresh_TD).abs().max())
 
@@ -233,7 +237,7 @@ class FeatureStore(Mapping[str, Tensor]):
         if features_TD.shape[1] != self.width:
             raise VideoError(
                 f"{where}: wrong width ({features_TD.shape[1]}, expected {self.width}); "
-                "use features of one tower"
+                "use features of one encoder"
             )
         features_TD = features_TD.to(torch.float32)
         if not torch.isfinite(features_TD).all():

@@ -2,7 +2,7 @@
 
 `transcribe` takes subtitles beside or inside the file; without any it listens, with
 faster-whisper where that is installed, else with moonshine-voice, whose English model comes inside
-its package. Transcripts of recognisers are cached by content. `Speech.provenance` always says
+its package. Transcripts of recognisers are cached by content. `Transcript.provenance` always says
 where the words are from, or why there are none: wrong speech is the first suspect when captions
 are wrong.
 """
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from starc.errors import MissingExtra, SpeechError
-from starc.media import cache as caches
-from starc.media import moonshine, sound, subtitles
+from starc.files import cache as caches
+from starc.media import audio, moonshine, subtitles
 from starc.media.container import Limits
 from starc.types import Sentence
 
@@ -36,7 +36,7 @@ TRANSCRIPT_VERSION = "1"
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class Transcript:
     """What is said in a video, and who says so."""
 
     sentences: tuple[Sentence, ...]
@@ -60,7 +60,7 @@ def transcribe(
     model: str | None = None,
     cache: Path | None = None,
     limits: Limits | None = None,
-) -> Speech:
+) -> Transcript:
     """The speech of a video.
 
     "auto" takes the first of: subtitles, faster-whisper, moonshine, none; it never fails for want
@@ -72,15 +72,15 @@ def transcribe(
     if engine not in get_args(Engine):
         raise ValueError(f"engine must be one of {', '.join(get_args(Engine))}, got {engine!r}")
     if engine == "none":
-        return Speech((), "none: not asked for")
+        return Transcript((), "none: not asked for")
     if engine in {"auto", "subtitles"}:
         found = _subtitles(path, language, limits, strict=engine == "subtitles")
         if found is not None:
             return found
         if engine == "subtitles":
             raise SpeechError(f"{path}: no subtitles beside or inside it; let it be transcribed")
-    if not sound.has_sound(path, limits=limits):
-        return Speech((), "none: no sound")
+    if not audio.has_sound(path, limits=limits):
+        return Transcript((), "none: no sound")
     if engine != "auto" or model is not None:
         name = "whisper" if engine == "auto" else engine
         return _cached(path, _LISTENERS[name](language, model), language, cache, limits)
@@ -91,31 +91,31 @@ def transcribe(
         except (MissingExtra, SpeechError) as reason:
             reasons.append(str(reason))
     log.warning("%s: speech is left out (%s)", path, "; ".join(reasons))
-    return Speech((), f"none: {reasons[-1]}")
+    return Transcript((), f"none: {reasons[-1]}")
 
 
-def handed_in(transcript: Path, *, video: str | None = None) -> Speech:
+def handed_in(transcript: Path, *, video: str | None = None) -> Transcript:
     """Speech from a file that the user names: subtitles, Whisper's JSON, a published file."""
     sentences = subtitles.read_sentences(transcript, video=video)
-    return Speech(tuple(sentences), f"handed in {Path(transcript).name}")
+    return Transcript(tuple(sentences), f"handed in {Path(transcript).name}")
 
 
 def _subtitles(
     path: Path, language: str | None, limits: Limits | None, *, strict: bool
-) -> Speech | None:
+) -> Transcript | None:
     """Subtitles beside the file, else inside it; without `strict`, bad ones are passed over."""
     sidecar = subtitles.find_sidecar(path, language=language)
     if sidecar is not None:
         try:
             sentences = subtitles.read_sentences(sidecar)
             if sentences or strict:
-                return Speech(tuple(sentences), f"subtitles {sidecar.name}")
+                return Transcript(tuple(sentences), f"subtitles {sidecar.name}")
         except SpeechError as error:
             if strict:
                 raise
             log.warning("%s", error)
     sentences = subtitles.embedded_sentences(path, language=language, limits=limits)
-    return Speech(tuple(sentences), "subtitles inside the file") if sentences else None
+    return Transcript(tuple(sentences), "subtitles inside the file") if sentences else None
 
 
 def _cached(
@@ -124,7 +124,7 @@ def _cached(
     language: str | None,
     folder: Path | None,
     limits: Limits | None,
-) -> Speech:
+) -> Transcript:
     name = caches.key(caches.fingerprint(path), listener.name, language or "", TRANSCRIPT_VERSION)
     entry = (folder or caches.folder("speech")) / f"{name}.json"
     kept = _kept(caches.read(entry))
@@ -134,12 +134,12 @@ def _cached(
     sentences = tuple(listener.listen(path, language, limits))
     rows = [[said.start, said.end, said.text] for said in sentences]
     caches.write(entry, {"provenance": listener.name, "sentences": rows})
-    return Speech(sentences, listener.name)
+    return Transcript(sentences, listener.name)
 
 
-def _kept(value: Any) -> Speech | None:
+def _kept(value: Any) -> Transcript | None:
     try:
-        return Speech(tuple(Sentence(*row) for row in value["sentences"]), value["provenance"])
+        return Transcript(tuple(Sentence(*row) for row in value["sentences"]), value["provenance"])
     except (TypeError, KeyError, ValueError):
         return None
 
@@ -150,7 +150,7 @@ def _whisper(language: str | None, model: str | None) -> _Listener:
 
     def listen(path: Path, language: str | None, limits: Limits | None) -> Iterator[Sentence]:
         whisper = _whisper_model(chosen)
-        for window in sound.windows(
+        for window in audio.windows(
             path, seconds=WHISPER_SECONDS, language=language, limits=limits
         ):
             segments, info = whisper.transcribe(
@@ -189,11 +189,11 @@ def _moonshine(language: str | None, model: str | None) -> _Listener:
         heard, shifts = 0, [(0.0, 0.0)]
         try:
             with moonshine.Listener() as listener:
-                for window in sound.windows(
+                for window in audio.windows(
                     path, seconds=MOONSHINE_SECONDS, language=language, limits=limits
                 ):
                     # The recogniser counts the seconds it is given; gaps are ours to add.
-                    shifts.append((heard / sound.RATE, window.start - heard / sound.RATE))
+                    shifts.append((heard / audio.RATE, window.start - heard / audio.RATE))
                     listener.hear(window.samples)
                     heard += len(window.samples)
                 for start, duration, text in listener.lines():

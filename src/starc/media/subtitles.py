@@ -25,7 +25,7 @@ from av.stream import Disposition
 from av.subtitles.stream import SubtitleStream
 
 from starc.errors import SpeechError
-from starc.media import pickles
+from starc.files import pickles
 from starc.media.container import Limits, ignore_other_streams, open_container
 from starc.types import Sentence
 

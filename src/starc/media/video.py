@@ -2,7 +2,7 @@
 
 The frames equal, byte for byte, those of ffmpeg's command line with the filters
 `fps=1,scale=W:H,crop=224:224` (the shorter side becomes 224, the longer is truncated).
-Which pictures those are follows from timestamps (`schedule.py`): files with trustworthy packets
+Which pictures those are follows from timestamps (`sampling.py`): files with trustworthy packets
 are decoded only where a wanted frame lies, all others from end to end. Both roads give the same
 frames. How a picture becomes an array is in `pictures.py`.
 """
@@ -29,7 +29,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from starc.errors import VideoError
-from starc.media import schedule
+from starc.media import sampling
 from starc.media.container import (
     MICROSECONDS,
     Deadline,
@@ -42,7 +42,7 @@ from starc.media.container import (
     video_stream,
 )
 from starc.media.pictures import Scaler
-from starc.media.schedule import Run, Schedule, Shown, on_ticks
+from starc.media.sampling import Run, Schedule, Shown, on_ticks
 from starc.types import Frame
 
 __all__ = ["Limits", "VideoInfo", "count_frames", "probe", "sample_frames", "spread"]
@@ -162,7 +162,7 @@ def _only(
     if wanted and promised:
         log.warning("%s: %d frames at its end are damaged", path, len(wanted))
     elif wanted:
-        schedule.check_indices(indices, count)
+        sampling.check_indices(indices, count)
 
 
 @contextmanager
@@ -263,12 +263,12 @@ class _Reading:
 
     def plan(self, fps: Fraction, indices: Sequence[int] | None) -> Schedule | None:
         """Where the wanted pictures are, from the packets alone; None if these will not do."""
-        found = schedule.read(self.stream, self.packets(), self.origin)
+        found = sampling.read(self.stream, self.packets(), self.origin)
         if found is None:
             return None
         self.check_time(found.end)
         self.warn_if_short(found.end)
-        return schedule.make(found, fps * self.time_base, indices)
+        return sampling.make(found, fps * self.time_base, indices)
 
     def planned(self, plan: Schedule) -> Iterator[tuple[int, Shown]]:
         """The pictures of a plan, in order; anything unexpected ends in _Unexpected."""

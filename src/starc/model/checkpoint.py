@@ -22,13 +22,14 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from starc.atomic import recover, replacing_folder
 from starc.config import Config, from_dict, to_dict
 from starc.errors import CheckpointError
-from starc.media.joint import JointSpace
-from starc.model import datastore, published
-from starc.model.datastore import Datastore
+from starc.files.atomic import recover, replacing_folder
+from starc.model import published
+from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
+from starc.retrieval import datastore
+from starc.retrieval.datastore import Datastore
 
 CONFIG, WEIGHTS, TOKENIZER, JOINT, DATASTORE = (
     "config.json",

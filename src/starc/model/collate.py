@@ -17,12 +17,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from starc.config import Config
+from starc.decoder import time_tokens
+from starc.decoder.beam_search import Decoded
+from starc.decoder.time_tokens import Vocabulary
 from starc.errors import VideoError
 from starc.media.video import spread
-from starc.model import saliency, timeline
+from starc.model import saliency
 from starc.model.batch import Batch
-from starc.model.decoding import Decoded
-from starc.model.timeline import Vocabulary
 from starc.types import Event, Sentence
 
 FRAMES = 100
@@ -50,8 +51,8 @@ class Collator:
         tokenizer: Tokenizer,
         *,
         frames: int = FRAMES,
-        speech_tokens: int = timeline.SPEECH_TOKENS,
-        target_tokens: int = timeline.TARGET_TOKENS,
+        speech_tokens: int = time_tokens.SPEECH_TOKENS,
+        target_tokens: int = time_tokens.TARGET_TOKENS,
         corruption: float = 0.25,
         span: float = 5.0,
         seed: int = 0,
@@ -79,7 +80,7 @@ class Collator:
         if epoch is None:
             return batch
         pairs = [
-            timeline.denoising_pair(
+            time_tokens.denoising_pair(
                 ids,
                 vocabulary=self.vocabulary,
                 generator=self._generator(example.id, epoch),
@@ -102,7 +103,7 @@ class Collator:
 
     def speech(self, example: Example) -> list[int]:
         """The spoken sentences as ids."""
-        return timeline.speech_ids(
+        return time_tokens.speech_ids(
             example.sentences,
             duration=example.duration,
             vocabulary=self.vocabulary,
@@ -112,7 +113,7 @@ class Collator:
 
     def target(self, example: Example) -> list[int]:
         """The events as ids."""
-        return timeline.event_ids(
+        return time_tokens.event_ids(
             example.events,
             duration=example.duration,
             vocabulary=self.vocabulary,
@@ -122,7 +123,7 @@ class Collator:
 
     def events(self, decoded: Decoded, duration: float) -> list[Event]:
         """What the model said about a video of that duration."""
-        return timeline.to_events(
+        return time_tokens.to_events(
             decoded.ids,
             duration=duration,
             vocabulary=self.vocabulary,
@@ -146,7 +147,7 @@ class Collator:
         if clip_TD.ndim != 2 or clip_TD.shape[1] != width:
             raise VideoError(
                 f"{example.id}: features are {tuple(clip_TD.shape)}, the model needs [n, {width}]; "
-                "extract them with the model's own tower"
+                "extract them with the model's own encoder"
             )
         if not len(clip_TD):
             raise VideoError(f"{example.id}: no frames; is the video empty or its feature file?")

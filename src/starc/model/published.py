@@ -27,11 +27,11 @@ NAMES = (
     ("visual_encoder.global_head.Wk.", "saliency.pool.key."),
     ("visual_encoder.global_head.Wv.", "saliency.pool.value."),
     ("proj_v2t.", "video_projection."),
-    ("proj_r2t.", "found_projection."),
+    ("proj_r2t.", "retrieved_projection."),
     ("saliency_proj1.", "saliency.frame."),
     ("saliency_proj2.", "saliency.video."),
     ("saliency_tok_proj.", "prompt_projection."),
-    ("norm.", "windows.norm."),
+    ("norm.", "swsa.norm."),
     ("anchors", "anchor_KD"),
 )
 """How names begin: published, ours."""
@@ -88,7 +88,7 @@ def resized(config: Config, state: Mapping[str, Tensor], written: Mapping[str, A
     bins = int(written.get("num_bins", 100))
     inner = _tensor(state, "t5.encoder.block.0.layer.0.SelfAttention.q.weight").shape[0]
     bias = _tensor(state, "t5.encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight")
-    found = state.get("found_projection.weight", position_1TD)
+    found = state.get("retrieved_projection.weight", position_1TD)
     temporal = dataclasses.replace(
         config.temporal,
         features=found.shape[-1],
@@ -145,7 +145,7 @@ def with_settings(config: Config, written: Mapping[str, Any]) -> Config:
 
     λ acts as int(λ / 2) there; dropout and the inference constants are not among its options.
     """
-    assert config.saliency is not None and config.windows is not None
+    assert config.saliency is not None and config.swsa is not None
     transport = dataclasses.replace(
         config.transport,
         anchors=int(written.get("asot_K", config.transport.anchors)),
@@ -160,7 +160,7 @@ def with_settings(config: Config, written: Mapping[str, Any]) -> Config:
     captions = int(written.get("soft_k", retrieval.captions))
     return dataclasses.replace(
         config,
-        windows=config.windows if written.get("self_attn", True) else None,
+        swsa=config.swsa if written.get("self_attn", True) else None,
         saliency=dataclasses.replace(config.saliency, temperature=temperature),
         transport=transport,
         segments=dataclasses.replace(config.segments, top_k=top_k),

@@ -1,6 +1,6 @@
 """STaRC: the wires between the stages, for training and for inference the same.
 
-    clip_BTD ─temporal→ X ─windows→ X' ─saliency→ P_s ─transport, segments, datastore→ R
+    clip_BTD ─temporal→ X ─swsa→ X' ─saliency→ P_s ─transport, segments, datastore→ R
     memory = [video ; saliency prompts S ; retrieved R ; encoded speech Y] ─T5 decoder→ events
 
 `forward` gives losses and `generate` gives token ids; both go through `encode`. Switched-off parts
@@ -18,24 +18,25 @@ import torch
 from torch import Tensor, nn
 
 from starc.config import Config, check
+from starc.decoder import beam_search
+from starc.decoder.beam_search import BeamSearch, Decoded
+from starc.decoder.t5 import PAD, T5
 from starc.errors import DatastoreError, VideoError
-from starc.model import decoding, saliency, segments, transport
+from starc.model import saliency, segments, transport
 from starc.model.batch import Batch
-from starc.model.datastore import Datastore
-from starc.model.decoding import BeamSearch, Decoded
 from starc.model.saliency import SaliencyHead
-from starc.model.t5 import PAD, T5
+from starc.model.swsa import SlidingWindowAttention
 from starc.model.temporal import TemporalEncoder
-from starc.model.windows import WindowAttention
+from starc.retrieval.datastore import Datastore
 from starc.types import Retrieved, Segment
 
-__all__ = ["Batch", "Encoded", "Generated", "Losses", "STaRC", "Seen"]
+__all__ = ["Batch", "Encoded", "Generated", "Losses", "STaRC", "VideoEncoding"]
 
 Found = tuple[list[int], list[float]]
 """Of one segment: indices of the captions in the datastore, and their similarities."""
 
 
-class Seen(NamedTuple):
+class VideoEncoding(NamedTuple):
     """What the video says, before the speech joins it."""
 
     video_BTD: Tensor
@@ -48,9 +49,9 @@ class Seen(NamedTuple):
     """P_s; None where saliency is off."""
     prompt_BTD: Tensor | None
     """S."""
-    found_BSD: Tensor | None
+    retrieved_BSD: Tensor | None
     """R, one token per kept segment, best first."""
-    found_mask_BS: Tensor | None
+    retrieved_mask_BS: Tensor | None
     segments: list[list[Segment]]
     """All segments of each video in order of time; empty where retrieval is off."""
     plan: transport.Plan | None
@@ -59,7 +60,7 @@ class Seen(NamedTuple):
 class Encoded(NamedTuple):
     """The decoder's memory, and what a reader may want to see of how it came about."""
 
-    seen: Seen
+    seen: VideoEncoding
     memory_BMD: Tensor
     memory_mask_BM: Tensor
 
@@ -96,10 +97,10 @@ class STaRC(nn.Module):
         self.feature_projection = nn.Linear(features, width) if features != width else None
         self.temporal = TemporalEncoder(width, config.temporal, recompute=config.t5.recompute)
         self.video_projection = nn.Linear(width, width) if config.temporal.projection else None
-        self.windows = WindowAttention(width, config.windows) if config.windows else None
+        self.swsa = SlidingWindowAttention(width, config.swsa) if config.swsa else None
         self.saliency = SaliencyHead(width) if config.saliency else None
         self.prompt_projection = nn.Linear(1, width) if config.prompt else None
-        self.found_projection = nn.Linear(features, width) if config.retrieval else None
+        self.retrieved_projection = nn.Linear(features, width) if config.retrieval else None
         self.anchor_KD: nn.Parameter | None = None
         if config.retrieval and config.segments.method == "transport":
             anchor_KD = torch.randn(config.transport.anchors, features) / features**0.5
@@ -121,9 +122,9 @@ class STaRC(nn.Module):
         if config.denoising_weight:
             again = encoded.seen
             if config.denoising_video == "refined":
-                again = self.look(again.refined_BTD, batch, store)
+                again = self.encode_video(again.refined_BTD, batch, store)
             speech_BL = batch.wanted("denoising_speech_BL")
-            noisy = self.join(again, speech_BL, speech_BL != PAD)
+            noisy = self.build_memory(again, speech_BL, speech_BL != PAD)
             denoising = self.caption_loss(noisy, batch.wanted("denoising_target_BL"))
             total = total + config.denoising_weight * denoising
             if config.saliency_in_denoising:
@@ -139,7 +140,7 @@ class STaRC(nn.Module):
     def generate(self, batch: Batch, store: Datastore | None, search: BeamSearch) -> Generated:
         """Inference: the ids of the events of each video."""
         encoded = self.encode(batch, store, inference=True)
-        decoded = decoding.generate(self.t5, encoded.memory_BMD, encoded.memory_mask_BM, search)
+        decoded = beam_search.generate(self.t5, encoded.memory_BMD, encoded.memory_mask_BM, search)
         return Generated(decoded, encoded)
 
     def encode(self, batch: Batch, store: Datastore | None, *, inference: bool = False) -> Encoded:
@@ -148,16 +149,16 @@ class STaRC(nn.Module):
         `inference` chooses the decoder's video tokens and the constants of the transport; it says
         nothing of dropout, so losses can be computed in evaluation mode.
         """
-        seen = self.look(self.frames(batch), batch, store, inference=inference)
-        return self.join(seen, batch.speech_BL, batch.speech_mask_BL)
+        seen = self.encode_video(self.encode_frames(batch), batch, store, inference=inference)
+        return self.build_memory(seen, batch.speech_BL, batch.speech_mask_BL)
 
-    def frames(self, batch: Batch) -> Tensor:
+    def encode_frames(self, batch: Batch) -> Tensor:
         """X: features through the temporal encoder and a linear layer."""
         clip_BTD = batch.clip_BTD
         if clip_BTD.shape[-1] != self.config.temporal.features:
             raise VideoError(
                 f"{batch.ids[0]}: features are {clip_BTD.shape[-1]} wide, the model needs "
-                f"{self.config.temporal.features}; extract them with the model's own image tower"
+                f"{self.config.temporal.features}; extract them with the model's own image encoder"
             )
         if self.feature_projection is not None:
             clip_BTD = self.feature_projection(clip_BTD)
@@ -168,13 +169,13 @@ class STaRC(nn.Module):
         """The frame mask, or None where padding counts as video (`mask_padding`)."""
         return batch.frame_mask_BT if self.config.mask_padding else None
 
-    def look(
+    def encode_video(
         self, x_BTD: Tensor, batch: Batch, store: Datastore | None, *, inference: bool = False
-    ) -> Seen:
+    ) -> VideoEncoding:
         """Refine, score, segment and retrieve: X in, all memory tokens but the speech out."""
         attended_BT = self.attended(batch)
         mask_BT = torch.ones_like(batch.frame_mask_BT) if attended_BT is None else attended_BT
-        refined_BTD = x_BTD if self.windows is None else self.windows(x_BTD, attended_BT)
+        refined_BTD = x_BTD if self.swsa is None else self.swsa(x_BTD, attended_BT)
         plain = not inference or self.config.decoder_video == "plain"
         video_BTD = x_BTD if plain else refined_BTD
         saliency_BT, prior_BT = None, mask_BT.to(x_BTD.dtype)
@@ -191,7 +192,9 @@ class STaRC(nn.Module):
                 saliency_BT.detach().float(), mask_BT, standardise=self.config.saliency.standardise
             )
         found = self.retrieve(batch, prior_BT.float(), mask_BT, store, inference=inference)
-        return Seen(video_BTD, refined_BTD, mask_BT, saliency_BT, self.prompt(saliency_BT), *found)
+        return VideoEncoding(
+            video_BTD, refined_BTD, mask_BT, saliency_BT, self.prompt(saliency_BT), *found
+        )
 
     def prompt(self, saliency_BT: Tensor | None) -> Tensor | None:
         """SaliP: S = Linear(P_s), one token per frame; or of zeros, or of P_s with noise."""
@@ -214,10 +217,10 @@ class STaRC(nn.Module):
     ) -> tuple[Tensor | None, Tensor | None, list[list[Segment]], transport.Plan | None]:
         """SGSR: segments of the video, and the mean embedding of the captions nearest to each.
 
-        Only `found_projection` learns here: segments and search carry no gradient. Transport runs
-        in float32 whatever the model's precision: its plans are too sharp for less.
+        Only `retrieved_projection` learns here: segments and search carry no gradient. Transport
+        runs in float32 whatever the model's precision: its plans are too sharp for less.
         """
-        if self.config.retrieval is None or self.found_projection is None:
+        if self.config.retrieval is None or self.retrieved_projection is None:
             return None, None, [[] for _ in batch.ids], None
         if store is None or not len(store):
             raise DatastoreError(
@@ -238,8 +241,8 @@ class STaRC(nn.Module):
         found = [with_captions(video, remaining, store) for video in found]
         if not self.config.retrieval.mask_missing:
             real_BS = torch.ones_like(real_BS)
-        mean_BSD = mean_BSD.to(self.found_projection.weight.dtype)
-        return self.found_projection(mean_BSD), real_BS, found, plan
+        mean_BSD = mean_BSD.to(self.retrieved_projection.weight.dtype)
+        return self.retrieved_projection(mean_BSD), real_BS, found, plan
 
     def segment(
         self, clip_BTD: Tensor, prior_BT: Tensor, mask_BT: Tensor, *, inference: bool
@@ -291,13 +294,15 @@ class STaRC(nn.Module):
         mean_BSD[real_BS] = torch.cat(mean_SD)
         return mean_BSD, rows
 
-    def join(self, seen: Seen, speech_BL: Tensor, speech_mask_BL: Tensor) -> Encoded:
+    def build_memory(
+        self, seen: VideoEncoding, speech_BL: Tensor, speech_mask_BL: Tensor
+    ) -> Encoded:
         """T_in = [X' ; S ; R ; Y] with its mask. Only the speech goes through T5's encoder."""
         speech_BLD = self.t5.encode(speech_BL, speech_mask_BL)
         parts = (
             (seen.video_BTD, seen.mask_BT),
             (seen.prompt_BTD, seen.mask_BT),
-            (seen.found_BSD, seen.found_mask_BS),
+            (seen.retrieved_BSD, seen.retrieved_mask_BS),
             (speech_BLD, speech_mask_BL.bool()),
         )
         present = [(tokens, mask) for tokens, mask in parts if tokens is not None]
@@ -315,7 +320,7 @@ class STaRC(nn.Module):
             label_smoothing=self.config.loss.label_smoothing,
         )
 
-    def saliency_loss(self, seen: Seen, batch: Batch) -> Tensor | None:
+    def saliency_loss(self, seen: VideoEncoding, batch: Batch) -> Tensor | None:
         """L_saliency of these scores; None where saliency is off."""
         if seen.saliency_BT is None or self.config.saliency is None:
             return None
@@ -326,7 +331,7 @@ class STaRC(nn.Module):
             temperature=self.config.saliency.temperature,
         )
 
-    def anchor_loss(self, seen: Seen, batch: Batch) -> Tensor | None:
+    def anchor_loss(self, seen: VideoEncoding, batch: Batch) -> Tensor | None:
         """The loss that moves the anchors; None where they are fixed or absent."""
         if self.anchor_KD is None or seen.plan is None or not self.config.loss.anchor_weight:
             return None

@@ -60,7 +60,7 @@ class Block(nn.Module):
 
 
 class TemporalEncoder(nn.Module):
-    """Positions, blocks, and a last LayerNorm."""
+    """FrameRange, blocks, and a last LayerNorm."""
 
     def __init__(self, width: int, config: TemporalConfig, *, recompute: bool = False) -> None:
         super().__init__()

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from starc import settings
-from starc.atomic import replacing
 from starc.errors import ConfigError, StarcError
-from starc.model.datastore import CaptionStore
-from starc.model.hierarchy import HierarchicalStore
+from starc.files.atomic import replacing
+from starc.retrieval.datastore import CaptionStore
+from starc.retrieval.hierarchy import HierarchicalStore
 from starc.training.run import METRICS, RECIPE
 from starc.training.tables import Ablation, Row
 
@@ -111,7 +111,7 @@ def named_datastores(ablation: Ablation, pairs: Sequence[str]) -> dict[str, Path
     found = {}
     for name, _, folder in (pair.partition("=") for pair in pairs):
         if name not in names:
-            hint = settings.offer(name, names) if names else "no row of this table has its own"
+            hint = settings.suggest(name, names) if names else "no row of this table has its own"
             raise ConfigError(f"--with {name}: unknown datastore; {hint}")
         if folder:
             found[name] = Path(folder)

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from starc.annotations import Annotated
 from starc.config import apply_overrides
 from starc.evaluation import localisation
 from starc.evaluation.pairs import corpus
+from starc.files.annotations import VideoAnnotation
 from starc.model import saliency
 from starc.model.collate import Collator, Example
-from starc.model.datastore import Datastore
 from starc.model.starc import STaRC
+from starc.retrieval.datastore import Datastore
 from starc.training import evaluate
+from starc.training.dataset import Videos
 from starc.training.validation import overlapping
-from starc.training.videos import Videos
 from starc.types import Event, Segment
 
 INDICATORS = ("Recall@0.5", "Mean IoU", "Matched segments")
@@ -34,7 +34,7 @@ METHODS = ("uniform", "adaptive", "kmeans", "transport")
 
 
 @dataclass(frozen=True, slots=True)
-class Insight:
+class VideoAnalysis:
     """One video seen from inside; T real frames."""
 
     video: str
@@ -62,23 +62,23 @@ class Insight:
 
 
 @torch.no_grad()
-def look_inside(
+def analyse(
     model: STaRC, store: Datastore | None, collate: Collator, examples: Sequence[Example]
-) -> Iterator[Insight]:
-    """One insight per video."""
+) -> Iterator[VideoAnalysis]:
+    """One analysed per video."""
     model.eval()
     variants = dict(_variants(model)) if store is not None else {}
     for example in examples:
         batch = collate([example]).to(next(model.parameters()).device)
-        plain = model.look(model.frames(batch), batch, store)
-        seen = model.look(model.frames(batch), batch, store, inference=True)
+        plain = model.encode_video(model.encode_frames(batch), batch, store)
+        seen = model.encode_video(model.encode_frames(batch), batch, store, inference=True)
         real = int(batch.frame_mask_BT.sum())
         prior_T = None
         if seen.saliency_BT is not None and model.config.saliency is not None:
             prior_T = saliency.prior(
                 seen.saliency_BT, seen.mask_BT, standardise=model.config.saliency.standardise
             )[0, :real].cpu()
-        yield Insight(
+        yield VideoAnalysis(
             video=example.id,
             duration=example.duration,
             events=example.events,
@@ -88,7 +88,9 @@ def look_inside(
             refined_sharpness_T=_sharpness(plain.refined_BTD[0, :real]),
             anchor_T=None if seen.plan is None else seen.plan.anchor_BT[0, :real].cpu(),
             segments={
-                name: variant.look(variant.frames(batch), batch, store, inference=True).segments[0]
+                name: variant.encode_video(
+                    variant.encode_frames(batch), batch, store, inference=True
+                ).segments[0]
                 for name, variant in variants.items()
             },
         )
@@ -97,7 +99,7 @@ def look_inside(
 @torch.no_grad()
 def retrieving_segments(
     model: STaRC, store: Datastore | None, collate: Collator, videos: Videos
-) -> dict[str, Annotated]:
+) -> dict[str, VideoAnnotation]:
     """Where the segments lie whose captions reach the decoder, by video, in seconds."""
     model.eval()
     found = {}
@@ -106,7 +108,7 @@ def retrieving_segments(
         for look in overlapping(videos, index, model.config.window):
             example = videos.part(look)
             batch = collate([example]).to(next(model.parameters()).device)
-            seen = model.look(model.frames(batch), batch, store, inference=True)
+            seen = model.encode_video(model.encode_frames(batch), batch, store, inference=True)
             real = int(batch.frame_mask_BT.sum())
             second = example.duration / real
             spans += [
@@ -114,11 +116,11 @@ def retrieving_segments(
                 for it in seen.segments[0]
                 if it.kept and it.first < real
             ]
-        found[video] = Annotated(tuple(spans), ("",) * len(spans), videos.duration(index))
+        found[video] = VideoAnnotation(tuple(spans), ("",) * len(spans), videos.duration(index))
     return found
 
 
-def segment_quality(segments: Mapping[str, Annotated], videos: Videos) -> dict[str, float]:
+def segment_quality(segments: Mapping[str, VideoAnnotation], videos: Videos) -> dict[str, float]:
     """The paper's indicators of how well segments fit the annotated events, mean over videos."""
     laid_out = corpus(segments, [videos.annotations], videos.ids)
     recall_V, mean_iou_V, matched_V = localisation.segment_quality(laid_out)
@@ -133,13 +135,15 @@ def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     return statistics.correlation(x, y)
 
 
-def area_under_curve(insights: Sequence[Insight]) -> float | None:
+def area_under_curve(analysed_videos: Sequence[VideoAnalysis]) -> float | None:
     """How likely a frame inside an event is more salient than one outside, over all videos."""
-    scored = [insight for insight in insights if insight.saliency_T is not None]
+    scored = [analysed for analysed in analysed_videos if analysed.saliency_T is not None]
     if not scored:
         return None
-    score = torch.cat([insight.saliency_T for insight in scored if insight.saliency_T is not None])
-    inside = torch.cat([insight.salient_T.bool() for insight in scored])
+    score = torch.cat(
+        [analysed.saliency_T for analysed in scored if analysed.saliency_T is not None]
+    )
+    inside = torch.cat([analysed.salient_T.bool() for analysed in scored])
     return evaluate.area_under_curve(score, inside)
 
 

@@ -18,9 +18,9 @@ _POOL = 32
 
 def order(lengths: Sequence[int], config: TrainConfig, epoch: int) -> list[list[int]]:
     """The batches of an epoch as indices of videos."""
-    dice = random.Random(f"{config.seed}/{epoch}")
+    rng = random.Random(f"{config.seed}/{epoch}")
     videos = list(range(len(lengths)))
-    dice.shuffle(videos)
+    rng.shuffle(videos)
     size = min(config.batch, len(videos))
     videos = videos[: len(videos) // size * size]
     if not config.group_by_length:
@@ -29,7 +29,7 @@ def order(lengths: Sequence[int], config: TrainConfig, epoch: int) -> list[list[
     for pool in _cut(videos, size * _POOL):
         pool.sort(key=lambda video: lengths[video])
         batches += _cut(pool, size)
-    dice.shuffle(batches)
+    rng.shuffle(batches)
     return batches
 
 

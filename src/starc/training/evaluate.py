@@ -13,16 +13,17 @@ from pathlib import Path
 
 import torch
 
-from starc.annotations import Annotated, prediction_file
-from starc.atomic import replacing
+from starc.decoder.beam_search import BeamSearch
 from starc.errors import CheckpointError
-from starc.model import checkpoint, datastore
+from starc.files.annotations import VideoAnnotation, prediction_file
+from starc.files.atomic import replacing
+from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.collate import Collator
-from starc.model.decoding import BeamSearch
+from starc.retrieval import datastore
+from starc.training.dataset import Videos
 from starc.training.run import RECIPE
 from starc.training.validation import overlapping, predict
-from starc.training.videos import Videos
 
 BATCH = 16
 
@@ -31,8 +32,8 @@ BATCH = 16
 class Answers:
     """What a model says about annotated videos."""
 
-    predictions: dict[str, Annotated]
-    references: dict[str, Annotated]
+    predictions: dict[str, VideoAnnotation]
+    references: dict[str, VideoAnnotation]
     saliency_auc: float | None
 
 
@@ -51,7 +52,7 @@ def evaluate(
     loaded, collate = opened(model)
     captions = datastore.load(store) if store else loaded.store
     videos = Videos.read(annotations, features, speech, subset=subset)
-    predictions: dict[str, Annotated] = {}
+    predictions: dict[str, VideoAnnotation] = {}
     order = sorted(range(len(videos)), key=videos.duration)
     for first in range(0, len(order), BATCH):
         some = order[first : first + BATCH]
@@ -82,8 +83,8 @@ def saliency_auc(loaded: Loaded, videos: Videos, collate: Collator) -> float | N
     for index in range(len(videos)):
         for look in overlapping(videos, index, loaded.config.window):
             batch = collate([videos.part(look)], epoch=0).to(device)
-            seen = loaded.model.look(
-                loaded.model.frames(batch), batch, loaded.store, inference=True
+            seen = loaded.model.encode_video(
+                loaded.model.encode_frames(batch), batch, loaded.store, inference=True
             )
             assert seen.saliency_BT is not None
             real_BT = batch.frame_mask_BT
@@ -108,7 +109,7 @@ def area_under_curve(score_N: torch.Tensor, inside_N: torch.Tensor) -> float | N
     return float(u / pairs)
 
 
-def write_predictions(predictions: dict[str, Annotated], path: Path) -> None:
+def write_predictions(predictions: dict[str, VideoAnnotation], path: Path) -> None:
     """The papers' prediction file."""
     events = {
         video: [(*span, text) for span, text in zip(one.spans, one.sentences, strict=True)]

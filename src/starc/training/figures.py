@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from insights and ablation results. Needs matplotlib."""
+"""The paper's figures, drawn from analysed_videos and ablation results. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from starc.errors import MissingExtra
-from starc.training.analysis import INDICATORS, Insight, correlation
+from starc.training.analysis import INDICATORS, VideoAnalysis, correlation
 from starc.training.tables import Ablation
 
 if TYPE_CHECKING:
@@ -37,64 +37,64 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def saliency_over_time(insights: Sequence[Insight], path: Path) -> Path:
+def saliency_over_time(analysed_videos: Sequence[VideoAnalysis], path: Path) -> Path:
     """Saliency over time, events behind it, means inside and outside in the title."""
-    shown = [insight for insight in insights if insight.saliency_T is not None]
+    shown = [analysed for analysed in analysed_videos if analysed.saliency_T is not None]
     figure, axes = _panels(len(shown))
-    for axis, insight in zip(axes, shown, strict=True):
-        assert insight.saliency_T is not None
-        times = _times(insight)
-        _events(axis, insight)
-        axis.plot(times, insight.saliency_T.tolist(), color=_LINE, linewidth=1.4)
+    for axis, analysed in zip(axes, shown, strict=True):
+        assert analysed.saliency_T is not None
+        times = _times(analysed)
+        _events(axis, analysed)
+        axis.plot(times, analysed.saliency_T.tolist(), color=_LINE, linewidth=1.4)
         axis.set_ylabel("saliency $p_s$")
-        means = insight.contrast()
-        title = insight.video
+        means = analysed.contrast()
+        title = analysed.video
         if means:
             title += f"   inside {means[0]:.3f}, outside {means[1]:.3f}"
         axis.set_title(title, loc="left", fontsize=9)
     return _save(figure, axes, path)
 
 
-def transition_sharpness(insights: Sequence[Insight], path: Path) -> Path:
+def transition_sharpness(analysed_videos: Sequence[VideoAnalysis], path: Path) -> Path:
     """How much X and X' change from frame to frame."""
-    figure, axes = _panels(len(insights))
-    for axis, insight in zip(axes, insights, strict=True):
-        times = _times(insight)
-        _events(axis, insight)
-        axis.plot(times, insight.sharpness_T.tolist(), color=_OTHER, linewidth=1.2, label="X")
+    figure, axes = _panels(len(analysed_videos))
+    for axis, analysed in zip(axes, analysed_videos, strict=True):
+        times = _times(analysed)
+        _events(axis, analysed)
+        axis.plot(times, analysed.sharpness_T.tolist(), color=_OTHER, linewidth=1.2, label="X")
         axis.plot(
-            times, insight.refined_sharpness_T.tolist(), color=_LINE, linewidth=1.2, label="X'"
+            times, analysed.refined_sharpness_T.tolist(), color=_LINE, linewidth=1.2, label="X'"
         )
         axis.set_ylabel("change")
-        axis.set_title(insight.video, loc="left", fontsize=9)
+        axis.set_title(analysed.video, loc="left", fontsize=9)
         axis.legend(loc="upper right", fontsize=8, frameon=False)
     return _save(figure, axes, path)
 
 
-def anchors_over_time(insights: Sequence[Insight], path: Path) -> Path:
+def anchors_over_time(analysed_videos: Sequence[VideoAnalysis], path: Path) -> Path:
     """Which anchor each frame is assigned to."""
-    shown = [insight for insight in insights if insight.anchor_T is not None]
+    shown = [analysed for analysed in analysed_videos if analysed.anchor_T is not None]
     figure, axes = _panels(len(shown), height=1.5)
-    for axis, insight in zip(axes, shown, strict=True):
-        assert insight.anchor_T is not None
-        _events(axis, insight)
-        axis.step(_times(insight), insight.anchor_T.tolist(), where="mid", color=_LINE)
+    for axis, analysed in zip(axes, shown, strict=True):
+        assert analysed.anchor_T is not None
+        _events(axis, analysed)
+        axis.step(_times(analysed), analysed.anchor_T.tolist(), where="mid", color=_LINE)
         axis.set_ylabel("anchor")
-        axis.set_yticks(range(int(insight.anchor_T.max()) + 1))
+        axis.set_yticks(range(int(analysed.anchor_T.max()) + 1))
         axis.tick_params(axis="y", labelsize=6)
-        axis.set_title(insight.video, loc="left", fontsize=9)
+        axis.set_title(analysed.video, loc="left", fontsize=9)
     return _save(figure, axes, path)
 
 
-def segmentations(insight: Insight, path: Path) -> Path:
+def segmentations(analysed: VideoAnalysis, path: Path) -> Path:
     """The annotated events above what each way of cutting finds, with the caption it retrieves."""
-    methods = list(insight.segments)
+    methods = list(analysed.segments)
     figure, axes = _panels(len(methods) + 1, height=1.3)
-    spans = [(event.start, event.end, event.caption, True) for event in insight.events]
-    _strip(axes[0], spans, insight.duration, "annotated", _EVENT)
-    frames = len(insight.salient_T)
+    spans = [(event.start, event.end, event.caption, True) for event in analysed.events]
+    _strip(axes[0], spans, analysed.duration, "annotated", _EVENT)
+    frames = len(analysed.salient_T)
     for axis, method in zip(axes[1:], methods, strict=True):
-        second = insight.duration / frames
+        second = analysed.duration / frames
         spans = [
             (
                 segment.first * second,
@@ -102,9 +102,9 @@ def segmentations(insight: Insight, path: Path) -> Path:
                 segment.captions[0].caption if segment.captions else "",
                 segment.kept,
             )
-            for segment in insight.segments[method]
+            for segment in analysed.segments[method]
         ]
-        _strip(axis, spans, insight.duration, _NAMES[method], "#9db7d9")
+        _strip(axis, spans, analysed.duration, _NAMES[method], "#9db7d9")
     return _save(figure, axes, path)
 
 
@@ -188,15 +188,15 @@ def _panels(count: int, height: float = 1.8) -> tuple[Any, list[Any]]:
     return figure, list(axes[:count, 0])
 
 
-def _times(insight: Insight) -> list[float]:
-    frames = len(insight.salient_T)
-    return [(t + 0.5) * insight.duration / frames for t in range(frames)]
+def _times(analysed: VideoAnalysis) -> list[float]:
+    frames = len(analysed.salient_T)
+    return [(t + 0.5) * analysed.duration / frames for t in range(frames)]
 
 
-def _events(axis: Any, insight: Insight) -> None:
-    for event in insight.events:
+def _events(axis: Any, analysed: VideoAnalysis) -> None:
+    for event in analysed.events:
         axis.axvspan(event.start, event.end, color=_EVENT, alpha=0.45, linewidth=0)
-    axis.set_xlim(0, insight.duration)
+    axis.set_xlim(0, analysed.duration)
 
 
 def _strip(

@@ -25,24 +25,24 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
 
-from starc.annotations import Annotated
+from starc.decoder.beam_search import BeamSearch
+from starc.decoder.t5 import PAD
 from starc.errors import ConfigError, DatastoreError, StarcError
+from starc.files.annotations import VideoAnnotation
 from starc.model import checkpoint
 from starc.model.batch import Batch
 from starc.model.checkpoint import SavedDatastore
 from starc.model.collate import Collator
-from starc.model.decoding import BeamSearch
 from starc.model.starc import Losses, STaRC
-from starc.model.t5 import PAD
 from starc.training import batches
 from starc.training.board import Board
+from starc.training.dataset import Part, Videos
 from starc.training.recipes import Recipe, TrainConfig
 from starc.training.run import Run
 from starc.training.validation import predict, validate
-from starc.training.videos import Part, Videos
 
 Progress = Callable[[dict[str, Any]], None]
-"""Told about each step and each validation, in the main process."""
+"""Prediction about each step and each validation, in the main process."""
 _PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -205,10 +205,10 @@ class Training:
                 beams=config.beams,
                 max_tokens=self.recipe.data.target_tokens,
                 grammar=config.grammar,
-                by_kind=config.grammar,
+                token_type_first=config.grammar,
             ),
         )
-        everyone: dict[str, Annotated] = dict(gather_object(list(found.items())))
+        everyone: dict[str, VideoAnnotation] = dict(gather_object(list(found.items())))
         scored = [validate(everyone, videos) if accelerator.is_main_process else {}]
         metrics = broadcast_object_list(scored)[0]
         better = metrics[config.select] > self.best

@@ -68,7 +68,7 @@ class TrainConfig:
     beams: int = 4
     """Of the decoding in validation."""
     grammar: bool = False
-    """Validate under the grammar of times, kinds of tokens weighed first (BeamSearch.by_kind)."""
+    """Validate under the grammar of times, kinds of tokens weighed first (token_type_first)."""
     select: Literal["CIDEr", "METEOR", "soda_c", "F1", "Bleu_4"] = "CIDEr"
     """The metric that chooses the best checkpoint."""
     tensorboard: bool = False
@@ -172,7 +172,7 @@ RECIPES = {
 def recipe(name: str) -> Recipe:
     """The recipe of that name."""
     if name not in RECIPES:
-        raise ConfigError(f"recipe {name!r}: unknown; {settings.offer(name, RECIPES)}")
+        raise ConfigError(f"recipe {name!r}: unknown; {settings.suggest(name, RECIPES)}")
     return RECIPES[name]()
 
 

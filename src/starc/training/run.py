@@ -22,8 +22,8 @@ from typing import IO, Any
 
 import torch
 
-from starc.atomic import replacing
 from starc.errors import CheckpointError, ConfigError
+from starc.files.atomic import replacing
 
 RECIPE, MANIFEST, METRICS, STATE = "recipe.json", "manifest.json", "metrics.jsonl", "training.pt"
 

@@ -15,7 +15,7 @@ from typing import Literal
 from starc import settings
 from starc.errors import ConfigError
 
-_OFF = ("model.windows=none", "model.saliency=none", "model.retrieval=none", "model.prompt=none")
+_OFF = ("model.swsa=none", "model.saliency=none", "model.retrieval=none", "model.prompt=none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ _FULL = _four(80.53, 13.86, 10.73, 6.75)
 
 
 def _windows(sizes: str, *paper: float) -> Row:
-    return Row(sizes.replace(",", ", "), (f"model.windows.sizes={sizes}",), _four(*paper))
+    return Row(sizes.replace(",", ", "), (f"model.swsa.sizes={sizes}",), _four(*paper))
 
 
 def _retrieved(captions: int, *paper: float) -> Row:
@@ -78,7 +78,7 @@ ABLATIONS: dict[str, Ablation] = {
     "windows": Ablation(
         "Window sizes of SWSA",
         (
-            Row("without SWSA", ("model.windows=none",), _four(75.82, 13.23, 10.33, 6.49)),
+            Row("without SWSA", ("model.swsa=none",), _four(75.82, 13.23, 10.33, 6.49)),
             _windows("6,36,66", 78.46, 13.66, 10.57, 6.66),
             _windows("8,32,64", 80.53, 13.86, 10.73, 6.75),
             _windows("10,40,70", 70.52, 13.26, 9.72, 5.92),
@@ -206,5 +206,5 @@ ABLATIONS: dict[str, Ablation] = {
 def ablation(name: str) -> Ablation:
     """The ablation of that name."""
     if name not in ABLATIONS:
-        raise ConfigError(f"ablation {name!r}: unknown; {settings.offer(name, ABLATIONS)}")
+        raise ConfigError(f"ablation {name!r}: unknown; {settings.suggest(name, ABLATIONS)}")
     return ABLATIONS[name]

@@ -7,16 +7,16 @@ from itertools import groupby
 
 import torch
 
-from starc import longform
-from starc.annotations import Annotated
+from starc.decoder.beam_search import BeamSearch
 from starc.evaluation import score
-from starc.longform import Said
-from starc.media.vision import batches
+from starc.files.annotations import VideoAnnotation
+from starc.inference import long_videos
+from starc.inference.long_videos import WindowEvents
+from starc.media.encoders import batches
 from starc.model.collate import FRAMES, Collator
-from starc.model.datastore import Datastore
-from starc.model.decoding import BeamSearch
 from starc.model.starc import STaRC
-from starc.training.videos import Part, Videos
+from starc.retrieval.datastore import Datastore
+from starc.training.dataset import Part, Videos
 from starc.types import Event
 
 _HEADLINES = ("CIDEr", "METEOR", "soda_c", "Bleu_4", "F1", "Precision", "Recall")
@@ -32,7 +32,7 @@ def predict(
     *,
     batch: int,
     search: BeamSearch,
-) -> dict[str, Annotated]:
+) -> dict[str, VideoAnnotation]:
     """Events of some videos, in batches of equally long speech; long videos in windows."""
     model.eval()
     device = next(model.parameters()).device
@@ -43,15 +43,17 @@ def predict(
         generated = model.generate(collate(examples).to(device), store, search)
         for look, example, decoded in zip(queue, examples, generated.decoded, strict=True):
             said[look] = collate.events(decoded, example.duration)
-    found: dict[str, Annotated] = {}
+    found: dict[str, VideoAnnotation] = {}
     for index, group in groupby(looks, key=lambda look: look.video):
-        events = longform.merge_events(
+        events = long_videos.merge_events(
             [
-                Said(look.start, look.end, longform.shifted(said[look], look.start, look.end))
+                WindowEvents(
+                    look.start, look.end, long_videos.shifted(said[look], look.start, look.end)
+                )
                 for look in group
             ]
         )
-        found[videos.ids[index]] = Annotated(
+        found[videos.ids[index]] = VideoAnnotation(
             tuple((event.start, event.end) for event in events),
             tuple(event.caption for event in events),
             videos.duration(index),
@@ -62,12 +64,12 @@ def predict(
 def overlapping(videos: Videos, index: int, window: float) -> list[Part]:
     """A video's windows, as at inference; one that holds all of it where `window` is 0."""
     duration = videos.duration(index)
-    long = longform.for_window(window, most=FRAMES) if window else None
-    plan = longform.plan(max(1, round(duration)), fps=1.0, most=FRAMES, long=long)
-    return [Part(index, *longform.seconds(one, plan.indices, duration)) for one in plan.windows]
+    long = long_videos.for_window(window, most=FRAMES) if window else None
+    plan = long_videos.plan(max(1, round(duration)), fps=1.0, most=FRAMES, long=long)
+    return [Part(index, *long_videos.seconds(one, plan.indices, duration)) for one in plan.windows]
 
 
-def validate(predictions: Mapping[str, Annotated], videos: Videos) -> dict[str, float]:
+def validate(predictions: Mapping[str, VideoAnnotation], videos: Videos) -> dict[str, float]:
     """Headline metrics against the videos' own annotations, raw."""
     report = score(predictions, {video: videos.annotations[video] for video in videos.ids})
     return {name: report.metrics[name] for name in _HEADLINES}

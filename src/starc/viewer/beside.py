@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from starc.annotations import read_annotations
+from starc.files.annotations import read_annotations
 from starc.types import Captioned, Event
 from starc.viewer.library import Item, Library, read_item
 from starc.viewer.records import events_of, read_many

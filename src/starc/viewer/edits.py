@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from starc.atomic import replacing
 from starc.errors import StarcError
+from starc.files.atomic import replacing
 from starc.types import Captioned, Event
 from starc.viewer.library import Item, read_item, version_path, versions_in
 from starc.viewer.thumbnails import probe

@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 import anyio.to_thread
 
-from starc.atomic import replacing
 from starc.errors import StarcError, VideoError
+from starc.files.atomic import replacing
 from starc.types import Captioned
 from starc.viewer.security import sniff
 from starc.viewer.thumbnails import probe

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from starc.annotations import video_id
 from starc.errors import AnnotationError, StarcError
+from starc.files.annotations import video_id
 from starc.types import Captioned
 from starc.viewer.records import read_captioned, read_json, read_many
 from starc.viewer.security import confine, display_name

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from starc.annotations import Annotated, read_annotations
 from starc.errors import AnnotationError
+from starc.files.annotations import VideoAnnotation, read_annotations
 from starc.types import Captioned, Event
 
 LARGEST_RECORD = 64 << 20
@@ -74,14 +74,14 @@ def read_many(path: Path) -> dict[str, Captioned]:
     }
 
 
-def from_annotated(name: str, annotated: Annotated) -> Captioned:
+def from_annotated(name: str, annotated: VideoAnnotation) -> Captioned:
     """A record with events alone; without a duration the last event ends the video."""
     events = events_of(annotated)
     duration = annotated.duration or max((event.end for event in events), default=1.0)
     return Captioned(name, duration, events)
 
 
-def events_of(annotated: Annotated) -> tuple[Event, ...]:
+def events_of(annotated: VideoAnnotation) -> tuple[Event, ...]:
     """The events that can be drawn; spans that run backwards are left out."""
     return tuple(
         Event(start, end, sentence)

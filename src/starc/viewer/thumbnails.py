@@ -15,9 +15,9 @@ from pathlib import Path
 import av
 from av.error import FFmpegError
 
-from starc.atomic import replacing
 from starc.errors import VideoError
-from starc.folders import cache_folder
+from starc.files.atomic import replacing
+from starc.files.folders import cache_folder
 
 WIDTH_PX = 480
 _DECODERS = threading.BoundedSemaphore(2)

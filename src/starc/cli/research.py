@@ -1,0 +1,338 @@
+"""Commands for researchers: features, datastores, checkpoints, data, training, ablations.
+
+Like cli.py this only parses, calls the library and prints; torch is imported inside the commands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+out = Console()
+err = Console(stderr=True)
+data = typer.Typer(help="Look at training data.", no_args_is_help=True)
+datastore = typer.Typer(help="Build and examine caption datastores.", no_args_is_help=True)
+
+Annotations = Annotated[Path, typer.Option("--annotations", help="Annotated videos.")]
+FeaturesPath = Annotated[Path, typer.Option("--features", help="Frame features of all videos.")]
+Speech = Annotated[Path | None, typer.Option("--speech", help="Spoken sentences by video.")]
+Validation = Annotated[Path | None, typer.Option("--validation", help="Annotated held-out videos.")]
+Store = Annotated[Path | None, typer.Option("--datastore", help="A datastore folder.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=3.")]
+Subset = Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")]
+
+
+@data.command("check")
+def data_check(
+    annotations: Annotations,
+    features: Annotated[Path | None, typer.Option("--features")] = None,
+    speech: Speech = None,
+    store: Store = None,
+    validation: Validation = None,
+    subset: Subset = None,
+) -> None:
+    """Report what is missing, wrong or leaking, before anything is trained. Exit 1 if serious."""
+    from starc.files.annotations import read_references
+    from starc.media.features import FeatureStore
+    from starc.media.subtitles import read_transcripts
+    from starc.retrieval.datastore import CaptionStore
+    from starc.training.data_check import examine
+
+    found = examine(
+        read_references(annotations, subset=subset),
+        FeatureStore.open(features) if features else None,
+        read_transcripts(speech) if speech else None,
+        store=CaptionStore.load(store) if store else None,
+        held_out=read_references(validation) if validation else None,
+    )
+    out.print(f"{found.videos} videos, {found.events} events, {found.sentences} spoken sentences")
+    for name, counts in found.histograms.items():
+        table = Table(box=None, pad_edge=False, show_header=False, title=name, title_justify="left")
+        most = max(counts.values(), default=1) or 1
+        for label, count in counts.items():
+            table.add_row(label, "█" * round(30 * count / most), str(count))
+        out.print(table)
+    for problem in found.problems:
+        err.print(f"{'error' if problem.serious else 'note'}: {problem}", highlight=False)
+    raise typer.Exit(0 if found.sound else 1)
+
+
+@datastore.command("build")
+def datastore_build(
+    captions: Annotated[Path, typer.Argument(help="Text, JSON or annotation file.")],
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
+    encoder: Annotated[str, typer.Option(help="minilm, or a CLIP folder or hub id.")] = "minilm",
+    centre: Annotated[bool, typer.Option(help="Subtract the mean embedding.")] = False,
+    levels: Annotated[int, typer.Option(help="Levels of summaries above the captions.")] = 0,
+    subset: Subset = None,
+) -> None:
+    """Embed captions and keep them for retrieval."""
+    from starc.media.encoders import load_text_encoder
+    from starc.retrieval.datastore import CaptionStore
+    from starc.retrieval.hierarchy import HierarchicalStore
+
+    store = CaptionStore.from_file(
+        captions, load_text_encoder(encoder), subset=subset, centre=centre
+    )
+    if levels:
+        sizes = [max(1, len(store) // 10**level) for level in range(1, levels + 1)]
+        HierarchicalStore(store, levels=sizes).save(folder)
+    else:
+        store.save(folder)
+    twins = store.duplicates()
+    err.print(f"{folder}: {len(store)} captions, {len(twins.exact)} said more than once")
+
+
+@datastore.command("search")
+def datastore_search(
+    folder: Annotated[Path, typer.Argument(help="A datastore folder.")],
+    text: Annotated[str, typer.Argument(help="What to look for.")],
+    encoder: Annotated[str, typer.Option(help="The encoder that embedded it.")] = "minilm",
+    count: Annotated[int, typer.Option("-k", help="How many captions.")] = 10,
+) -> None:
+    """Show the captions nearest to a text."""
+    from starc.media.encoders import load_text_encoder
+    from starc.retrieval.datastore import CaptionStore
+
+    store = CaptionStore.load(folder)
+    query_SD = load_text_encoder(encoder).encode([text])
+    hits = store.search(query_SD if store.mean_D is None else query_SD - store.mean_D, k=count)
+    for index, score in zip(hits.index_SR[0].tolist(), hits.score_SR[0].tolist(), strict=True):
+        out.print(f"{score:.3f}  {store.captions[index]}", highlight=False, markup=False)
+
+
+def features(
+    videos: Annotated[list[Path], typer.Argument(help="Videos, or folders of them.")],
+    target: Annotated[Path, typer.Option("--out", "-o", help=".safetensors, .pth, or a folder.")],
+    encoder: Annotated[str, typer.Option(help="CLIP folder or hub id, or efficientnet-lite0.")] = (
+        "openai/clip-vit-large-patch14"
+    ),
+    verify: Annotated[bool, typer.Option("--verify", help="Compare OUT with a fresh run.")] = False,
+) -> None:
+    """Extract frame features at 1 FPS, with what made them; or compare a file with a fresh run."""
+    from starc.files.annotations import video_id
+    from starc.inference.worklist import find_videos
+    from starc.media.encoders import load_image_encoder
+    from starc.media.features import extract, save_features
+    from starc.media.features import verify as difference
+
+    eyes = load_image_encoder(encoder)
+    found = [path for path, _ in find_videos(videos, out=target)]
+    made = {}
+    with _bar("Extracting") as bar:
+        for path in bar.track(found):
+            if verify:
+                out.print(f"{path}: largest difference {difference(target, path, eyes):.2e}")
+            else:
+                made[video_id(path.name)] = extract(path, eyes)
+    if not verify:
+        save_features(target, made)
+
+
+def import_checkpoint(
+    file: Annotated[Path, typer.Argument(help="A published .pth of Vid2Seq or STaRC.")],
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
+    preset: Annotated[str | None, typer.Option(help="paper, to fine-tune a Vid2Seq file.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of its T5.")] = None,
+    store: Store = None,
+) -> None:
+    """Make a model folder of a published weight file; nothing in it is executed."""
+    from starc import config
+    from starc.model import checkpoint
+    from starc.retrieval.datastore import CaptionStore
+
+    found = checkpoint.import_published(
+        file,
+        folder,
+        config=config.preset(preset) if preset else None,
+        tokenizer=checkpoint.read_tokenizer(tokenizer) if tokenizer else None,
+        store=CaptionStore.load(store) if store else None,
+    )
+    for kind in ("taken", "fresh", "unknown"):
+        names = getattr(found, kind)
+        err.print(f"{kind}: {len(names)}", highlight=False)
+        for name in names if kind != "taken" else ():
+            err.print(f"  {name}", highlight=False, markup=False)
+    out.print(str(folder))
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="youcook2, vitt, activitynet, vid2seq, tiny …")],
+    annotations: Annotations,
+    features: FeaturesPath,
+    run: Annotated[Path, typer.Option("--run", help="Folder of the run.")],
+    tokenizer: Annotated[Path, typer.Option(help="tokenizer.json of the T5.")],
+    speech: Speech = None,
+    store: Store = None,
+    validation: Validation = None,
+    init: Annotated[Path | None, typer.Option(help="Model folder to start from.")] = None,
+    subset: Subset = None,
+    settings: Settings = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")] = False,
+) -> None:
+    """Train a model. The same line runs under `accelerate launch` and `torchrun`."""
+    from starc.training.train import Files, run_training
+
+    files = Files(annotations, features, speech, validation, store, tokenizer, init, subset)
+    with _bar("Training", "{task.fields[said]}") as bar:
+        task = bar.add_task("", total=None, said="")
+
+        def told(line: dict[str, Any]) -> None:
+            said = line.get("validation") or {"loss": line.get("loss")}
+            text = "  ".join(f"{name} {value:.4g}" for name, value in said.items())
+            bar.update(task, total=line.get("steps"), completed=line["step"], said=text)
+
+        run_training(recipe, files, run, settings or [], resume=resume, progress=told)
+    out.print(str(run / "best"))
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A model folder, such as RUN/best.")],
+    annotations: Annotations,
+    features: FeaturesPath,
+    speech: Speech = None,
+    store: Store = None,
+    target: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the predictions here.")
+    ] = None,
+    beams: Annotated[int, typer.Option(min=1, help="Of the search; 1 is greedy.")] = 4,
+    grammar: Annotated[
+        bool, typer.Option("--grammar", help="Search under the grammar, as starc caption does.")
+    ] = False,
+    subset: Subset = None,
+) -> None:
+    """Caption annotated videos from their features, and score the answers."""
+    from starc.decoder.beam_search import SEARCH, BeamSearch
+    from starc.evaluation import tables
+    from starc.evaluation.report import score
+    from starc.training import evaluate as road
+
+    with _bar("Captioning") as bar:
+        task = bar.add_task("", total=None)
+        found = road.evaluate(
+            model,
+            annotations,
+            features,
+            speech,
+            store=store,
+            search=replace(SEARCH if grammar else BeamSearch(), beams=beams),
+            subset=subset,
+            told=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if target is not None:
+        road.write_predictions(found.predictions, target)
+    with tables.meteor_with_progress(err) as meteor:
+        report = score(found.predictions, found.references, meteor=meteor)
+    tables.show(out, err, [report], [], names=(model,))
+    if found.saliency_auc is not None:
+        out.print(f"Saliency: {found.saliency_auc:.3f} AUC, inside events against outside")
+
+
+def ablate(
+    name: Annotated[str, typer.Argument(help="components, windows, clustering, pooling …")],
+    recipe: Annotated[str, typer.Argument(help="The recipe whose rows these are.")],
+    run: Annotated[Path, typer.Option("--run", help="Folder of the ablation.")],
+    annotations: Annotations,
+    features: FeaturesPath,
+    validation: Annotated[Path, typer.Option("--validation")],
+    tokenizer: Annotated[Path, typer.Option(help="tokenizer.json of the T5.")],
+    speech: Speech = None,
+    store: Store = None,
+    init: Annotated[Path | None, typer.Option(help="Model folder all rows start from.")] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="coco=FOLDER; hierarchical is built from --datastore when it has no folder.",
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings per row.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Rows at a time.")] = 1,
+    settings: Settings = None,
+) -> None:
+    """Run the rows of a table of the paper and write it, with the paper's figures beside ours."""
+    from starc.training.ablations import named_datastores, run_rows, write
+    from starc.training.tables import ablation
+
+    chosen = ablation(name)
+    arguments = [recipe, "--annotations", str(annotations), "--features", str(features)]
+    arguments += ["--validation", str(validation), "--tokenizer", str(tokenizer)]
+    arguments += ["--speech", str(speech)] if speech else []
+    arguments += ["--init", str(init)] if init else []
+    for setting in settings or []:
+        arguments += ["--set", setting]
+    results = run_rows(
+        chosen,
+        arguments,
+        run,
+        datastores=named_datastores(chosen, others or []),
+        own=store,
+        seeds=range(seeds),
+        jobs=jobs,
+        told=lambda line: err.print(line, highlight=False),
+    )
+    for path in write(chosen, results, run):
+        out.print(str(path))
+    raise typer.Exit(3 if any(result.problem for result in results) else 0)
+
+
+def analyse(
+    models: Annotated[list[Path], typer.Argument(help="Run or model folders, such as RUN/best.")],
+    annotations: Annotations,
+    features: FeaturesPath,
+    target: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures.")],
+    speech: Speech = None,
+    videos: Annotated[
+        int | None, typer.Option(min=1, help="Videos to look at; 4, and all for several models.")
+    ] = None,
+) -> None:
+    """Draw the paper's figures from a trained model; from several, how their scores correlate."""
+    from starc.training.train import correlate, draw
+
+    if len(models) > 1:
+        drawn = correlate(models, annotations, features, speech, target, videos=videos)
+    else:
+        drawn = draw(models[0], annotations, features, speech, target, videos=videos or 4)
+    for path in drawn:
+        out.print(str(path))
+
+
+class Counting(Progress):
+    """A bar that counts finished videos and names the ones that failed."""
+
+    def begin(self, total: int) -> None:
+        """Hear how many videos there are."""
+        self.videos = self.add_task("", total=total)
+
+    def row(self, row: Any) -> None:
+        """Hear of a finished video."""
+        self.advance(self.videos)
+        if row.status != "done":
+            self.console.print(f"{row.video}: {row.error}", highlight=False, markup=False)
+
+
+def counting(name: str) -> Counting:
+    """A bar over many videos."""
+    return Counting(*_columns(name), console=err, disable=not err.is_terminal)
+
+
+def _bar(name: str, *more: str) -> Progress:
+    return Progress(*_columns(name, *more), console=err, disable=not err.is_terminal)
+
+
+def _columns(name: str, *more: str) -> list[ProgressColumn]:
+    counted = [TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
+    return [*counted, *(TextColumn(text) for text in more)]

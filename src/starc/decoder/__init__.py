@@ -1,0 +1,1 @@
+"""The language model that writes events: T5, time tokens, the grammar, beam search."""

@@ -1,0 +1,325 @@
+"""Searching for the most probable sequence of token ids: greedy or with beams.
+
+In: a T5, the decoder memory of B videos and the settings of the search. Out: per video its ids,
+their log-probabilities and a score. The rules are those of transformers' `generate` (length and
+repetition penalties, shortest length, when beams are finished and when a search may stop), on a
+decoder that never copies a beam (incremental.py). A video that is finished leaves the batch; its
+neighbours never change its result. Here K is beams and C = 2K the candidates of a step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from starc.decoder import grammar
+from starc.decoder.incremental import IncrementalDecoder
+from starc.decoder.t5 import END, PAD, T5
+from starc.decoder.time_tokens import Vocabulary
+
+NEVER = -1.0e9
+"""Score of what must lose against everything; the value of transformers, which ties depend on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeamSearch:
+    """How to search. The defaults are the published ones."""
+
+    beams: int = 4
+    """Hypotheses kept per video; 1 is greedy."""
+    max_tokens: int = 256
+    """Longest output, the end id included."""
+    min_tokens: int = 0
+    """So many tokens come before the end id (`min_new_tokens` of transformers; its `min_length`
+    counts the start id too and is one more)."""
+    length_penalty: float = 1.0
+    """Scores are divided by length to this power: above 0 favours long outputs."""
+    repetition_penalty: float = 1.0
+    """Above 1 makes ids that were already said less likely."""
+    rules: Literal["published", "transformers"] = "published"
+    """Small print of beam search: of the transformers before 4.36 that made the published numbers,
+    or of today's. They differ in how length is counted and when a search stops."""
+    grammar: bool = False
+    """Time tokens only where they may stand, in order (grammar.py)."""
+    token_type_first: bool = False
+    """Under the grammar, decide first whether a word, a time or the end comes next, by the mass of
+    each kind; then take a quantile of the times instead of the likeliest. For models that are
+    surer of what happens than of when."""
+    quantiles: tuple[float, float] = (0.5, 0.68)
+    """Of starts and of ends, where `token_type_first` is on."""
+    max_repeated_words: int | None = None
+    """Where `token_type_first` is on, at most so many words in a row are said twice; None: any
+    number. A small model likes to give neighbouring events the same caption."""
+
+    def __post_init__(self) -> None:
+        if self.beams < 1 or self.max_tokens < 1:
+            raise ValueError(f"search needs {self.beams = } and {self.max_tokens = } of at least 1")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(f"search needs 0 <= {self.min_tokens = } <= {self.max_tokens = }")
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise ValueError(f"search needs a positive penalty, got {self.repetition_penalty = }")
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"search needs a finite penalty, got {self.length_penalty = }")
+        if self.rules not in ("published", "transformers"):
+            raise ValueError(f"search knows the rules published and transformers: {self.rules = }")
+        if not all(0 < part < 1 for part in self.quantiles):
+            raise ValueError(f"search needs quantiles between 0 and 1, got {self.quantiles = }")
+        if self.max_repeated_words is not None and (
+            self.max_repeated_words < 1 or not self.token_type_first
+        ):
+            raise ValueError(
+                f"search needs token_type_first and {self.max_repeated_words = } of at least 1"
+            )
+        if self.token_type_first and not self.grammar:
+            raise ValueError("search by kind needs the grammar: set grammar=True too")
+        if self.grammar and self.max_tokens < grammar.EVENT_TOKENS:
+            raise ValueError(f"an event needs three tokens, got {self.max_tokens = }")
+
+
+SEARCH = BeamSearch(
+    grammar=True, token_type_first=True, quantiles=(0.5, 0.64), max_repeated_words=5
+)
+"""What `starc caption` does: chosen for the embedded model on YouCook2's first 100 validation
+videos."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What was decoded for one video."""
+
+    ids: tuple[int, ...]
+    """Without the start id; ends with the end id unless `max_tokens` cut it off."""
+    log_probabilities: tuple[float, ...]
+    """Of each id, as the model gave it: before penalties."""
+    score: float
+    """Penalised log-probability divided by length ** length_penalty."""
+
+
+@torch.inference_mode()
+def generate(
+    t5: T5, memory_BMD: Tensor, memory_mask_BM: Tensor, search: BeamSearch
+) -> list[Decoded]:
+    """The best sequence of each video."""
+    t5.check_memory(memory_BMD, memory_mask_BM)
+    if 2 * search.beams > t5.settings.vocabulary:
+        raise ValueError(f"{search.beams} beams need a vocabulary of twice that many ids")
+    if not len(memory_BMD):
+        return []
+    stepper = IncrementalDecoder(t5, memory_BMD, memory_mask_BM, beams=search.beams)
+    hypotheses = _Hypotheses(stepper, search)
+    return _greedy(hypotheses) if search.beams == 1 else _beams(hypotheses)
+
+
+class _Hypotheses:
+    """The running sequences of all unfinished videos, and what each may say next."""
+
+    def __init__(self, stepper: IncrementalDecoder, search: BeamSearch) -> None:
+        settings = stepper.t5.settings
+        self.stepper, self.search = stepper, search
+        device = stepper.ancestor_BKS.device
+        shape = (stepper.videos, search.beams)
+        self.said_BKL = torch.full((*shape, 1), PAD, dtype=torch.long, device=device)
+        self.log_BKL = torch.zeros((*shape, 0), device=device)
+        self.score_BK = torch.full(shape, NEVER, device=device)
+        self.score_BK[:, 0] = 0.0
+        self.place: grammar.GrammarState | None = None
+        if search.grammar:
+            self.vocabulary = Vocabulary(settings.text_vocabulary, settings.bins)
+            self.place = grammar.opening(*shape, device)
+        self.videos = list(range(stepper.videos))
+        """Numbers of the unfinished videos in the batch that was given."""
+        self.decoded: list[Decoded | None] = [None] * stepper.videos
+
+    def __len__(self) -> int:
+        """Tokens said so far."""
+        return self.said_BKL.shape[2] - 1
+
+    @property
+    def full(self) -> bool:
+        return len(self) >= self.search.max_tokens
+
+    def next_scores(self) -> tuple[Tensor, Tensor]:
+        """Scores [B, K, V] of the next token after all rules, and its log-probabilities.
+
+        Greedy search penalises logits and beam search log-probabilities, as in transformers.
+        """
+        logits_BKV = self.stepper.step(self.said_BKL[..., -1])
+        log_BKV = logits_BKV.log_softmax(-1)
+        score_BKV = logits_BKV if self.search.beams == 1 else log_BKV.clone()
+        if self.search.repetition_penalty != 1.0:
+            said_BKL = score_BKV.gather(2, self.said_BKL)
+            penalty = self.search.repetition_penalty
+            said_BKL = torch.where(said_BKL < 0, said_BKL * penalty, said_BKL / penalty)
+            score_BKV.scatter_(2, self.said_BKL, said_BKL)
+        if len(self) < self.search.min_tokens:
+            score_BKV[..., END] = float("-inf")
+        if self.place is not None:
+            room = self.search.max_tokens - len(self)
+            grammar.forbid_(score_BKV, self.place, self.vocabulary, room=room)
+            if self.search.token_type_first:
+                max_repeated_words = self.search.max_repeated_words
+                grammar.vary_(
+                    score_BKV, self.said_BKL, self.vocabulary, max_repeated_words=max_repeated_words
+                )
+                grammar.weigh_(score_BKV, self.place, self.vocabulary, self.search.quantiles)
+        return score_BKV, log_BKV
+
+    def go_on(self, parent_BK: Tensor, token_BK: Tensor, log_BK: Tensor) -> None:
+        """Continue the chosen parents with one token each."""
+        self.said_BKL = _append(self.said_BKL, parent_BK, token_BK)
+        self.log_BKL = _append(self.log_BKL, parent_BK, log_BK)
+        if self.place is not None:
+            place = self.place.choose(parent_BK)
+            self.place = grammar.advance(place, token_BK, self.vocabulary)
+        if self.search.beams > 1:
+            self.stepper.choose(parent_BK)
+
+    def finish(self, row: int, ids: list[int], logs: list[float], score: float) -> None:
+        """Store the result of a video, without what follows its end id."""
+        length = ids.index(END) + 1 if END in ids else len(ids)
+        self.decoded[self.videos[row]] = Decoded(tuple(ids[:length]), tuple(logs[:length]), score)
+
+    def keep(self, going_B: Tensor) -> Tensor:
+        """Go on with the videos marked True; returns their rows."""
+        rows = going_B.nonzero().flatten()
+        if len(rows) < len(self.videos):
+            self.said_BKL, self.log_BKL = self.said_BKL[rows], self.log_BKL[rows]
+            self.score_BK = self.score_BK[rows]
+            self.place = self.place.keep(rows) if self.place is not None else None
+            self.videos = [self.videos[row] for row in rows.tolist()]
+            if len(rows):
+                self.stepper.keep(rows)
+        return rows
+
+    def results(self) -> list[Decoded]:
+        assert all(self.decoded)
+        return [decoded for decoded in self.decoded if decoded is not None]
+
+
+def _greedy(hypotheses: _Hypotheses) -> list[Decoded]:
+    """Always the best next token, until the end id."""
+    search = hypotheses.search
+    while hypotheses.videos:
+        score_BKV, log_BKV = hypotheses.next_scores()
+        token_BK = score_BKV.argmax(-1)
+        log_BK = log_BKV.gather(2, token_BK[..., None])[..., 0]
+        hypotheses.go_on(torch.zeros_like(token_BK), token_BK, log_BK)
+        ended_B = (token_BK[:, 0] == END) | hypotheses.full
+        for row in ended_B.nonzero().flatten().tolist():
+            logs = hypotheses.log_BKL[row, 0].tolist()
+            score = math.fsum(logs) / len(logs) ** search.length_penalty
+            hypotheses.finish(row, hypotheses.said_BKL[row, 0, 1:].tolist(), logs, score)
+        hypotheses.keep(~ended_B)
+    return hypotheses.results()
+
+
+class _Candidates(NamedTuple):
+    """The C best continuations of each video, best first."""
+
+    score_BC: Tensor
+    parent_BC: Tensor
+    token_BC: Tensor
+    log_BC: Tensor
+
+    @classmethod
+    def of(cls, hypotheses: _Hypotheses) -> _Candidates:
+        score_BKV, log_BKV = hypotheses.next_scores()
+        total_BN = (score_BKV + hypotheses.score_BK[..., None]).flatten(1)
+        score_BC, index_BC = total_BN.topk(2 * hypotheses.search.beams)
+        ids = log_BKV.shape[2]
+        log_BC = log_BKV.flatten(1).gather(1, index_BC)
+        return cls(score_BC, index_BC // ids, index_BC % ids, log_BC)
+
+
+class _Finished:
+    """The K best finished sequences of each video so far."""
+
+    def __init__(self, hypotheses: _Hypotheses) -> None:
+        self.score_BK = torch.full_like(hypotheses.score_BK, NEVER)
+        self.real_BK = torch.zeros_like(hypotheses.score_BK, dtype=torch.bool)
+        self.said_BKL = hypotheses.said_BKL[..., :0]
+        self.log_BKL = hypotheses.log_BKL
+
+    def add(self, score_BC: Tensor, real_BC: Tensor, said_BCL: Tensor, log_BCL: Tensor) -> None:
+        """Take in the real ones of these sequences; the best K of old and new stay."""
+        missing = said_BCL.shape[2] - self.said_BKL.shape[2]
+        said_BKL = F.pad(self.said_BKL, (0, missing), value=END)
+        log_BKL = F.pad(self.log_BKL, (0, missing))
+        merged_BM = torch.cat([self.score_BK, score_BC.masked_fill(~real_BC, NEVER)], 1)
+        self.score_BK, best_BK = merged_BM.topk(self.score_BK.shape[1])
+        self.real_BK = torch.cat([self.real_BK, real_BC], 1).gather(1, best_BK)
+        self.said_BKL = _rows(torch.cat([said_BKL, said_BCL], 1), best_BK)
+        self.log_BKL = _rows(torch.cat([log_BKL, log_BCL], 1), best_BK)
+
+    def keep(self, rows: Tensor) -> None:
+        self.score_BK, self.real_BK = self.score_BK[rows], self.real_BK[rows]
+        self.said_BKL, self.log_BKL = self.said_BKL[rows], self.log_BKL[rows]
+
+
+def _beams(hypotheses: _Hypotheses) -> list[Decoded]:
+    """Beam search.
+
+    Of the 2K best continuations the K best unfinished ones go on; those among the best K that
+    end compete, by score / length ** penalty, for K finished places. A video is done when its
+    places are full and its best running score, at the present length, beats none of them.
+    """
+    finished = _Finished(hypotheses)
+    while hypotheses.videos:
+        candidates = _Candidates.of(hypotheses)
+        going_B = _extend(hypotheses, finished, candidates)
+        if going_B.all() and not hypotheses.full:
+            continue
+        going_B &= not hypotheses.full
+        for row in (~going_B).nonzero().flatten().tolist():
+            best = finished.said_BKL[row, 0].tolist(), finished.log_BKL[row, 0].tolist()
+            hypotheses.finish(row, *best, finished.score_BK[row, 0].item())
+        finished.keep(hypotheses.keep(going_B))
+    return hypotheses.results()
+
+
+def _extend(hypotheses: _Hypotheses, finished: _Finished, candidates: _Candidates) -> Tensor:
+    """One step of the search; True for videos that may still find better sequences.
+
+    Published rules: a length counts the start id and not the end id, and the best candidate
+    keeps a search going even if it has just ended. Today's count what was generated.
+    """
+    search = hypotheses.search
+    published = search.rules == "published"
+    length = len(hypotheses) + 1
+    last = length == search.max_tokens
+    score_BC, parent_BC, token_BC, log_BC = candidates
+    ends_BC = (token_BC == END) | (last and not published)
+    contends_BC = ends_BC.clone()
+    contends_BC[:, search.beams :] = False
+    if contends_BC.any():
+        finished.add(
+            score_BC / length**search.length_penalty,
+            contends_BC,
+            _append(hypotheses.said_BKL, parent_BC, token_BC)[..., 1:],
+            _append(hypotheses.log_BKL, parent_BC, log_BC),
+        )
+    hypotheses.score_BK, chosen_BK = (score_BC + ends_BC * NEVER).topk(search.beams)
+    hypotheses.go_on(*(x_BC.gather(1, chosen_BK) for x_BC in (parent_BC, token_BC, log_BC)))
+    running: float = (length + published) ** search.length_penalty
+    best_B = (score_BC if published else hypotheses.score_BK)[:, 0] / running
+    going_B = ~finished.real_BK.all(1) | (best_B > finished.score_BK.amin(1))
+    if last and published:
+        score_BK = hypotheses.score_BK / running
+        real_BK = going_B[:, None].expand_as(score_BK)
+        finished.add(score_BK, real_BK, hypotheses.said_BKL[..., 1:], hypotheses.log_BKL)
+    return going_B
+
+
+def _rows(x_BKL: Tensor, index_BC: Tensor) -> Tensor:
+    """The chosen rows of each video: [B, K, L] -> [B, C, L]."""
+    return x_BKL.gather(1, index_BC[..., None].expand(-1, -1, x_BKL.shape[2]))
+
+
+def _append(x_BKL: Tensor, parent_BC: Tensor, last_BC: Tensor) -> Tensor:
+    """The chosen rows, each with one more element: [B, K, L] -> [B, C, L + 1]."""
+    return torch.cat([_rows(x_BKL, parent_BC), last_BC[..., None]], 2)

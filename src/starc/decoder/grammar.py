@@ -1,0 +1,136 @@
+"""The grammar of a caption sequence: time tokens only where they may stand, in order.
+
+    sequence := event* end          event := start end word+
+    end of an event > its start     start of an event > start of the one before
+
+In: scores of the next token for every beam. Out: the same scores with -inf for what the grammar
+forbids. Every sequence found under it parses completely into events (timeline.py). An option of
+decoding; nothing is renormalised, so log-probabilities stay those of the model.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from starc.decoder.time_tokens import Vocabulary
+
+OPENING, STARTED, TIMED, WORDS = range(4)
+"""Where a hypothesis stands: at the beginning, after a start, after an end time, among words."""
+EVENT_TOKENS = 3
+"""The shortest event: start, end, one word."""
+
+
+class GrammarState(NamedTuple):
+    """Where each beam stands, and the start bin of its latest event."""
+
+    phase_BK: Tensor
+    start_BK: Tensor
+
+    def choose(self, parent_BK: Tensor) -> GrammarState:
+        """The places of these beams."""
+        return GrammarState(self.phase_BK.gather(1, parent_BK), self.start_BK.gather(1, parent_BK))
+
+    def keep(self, videos: Tensor) -> GrammarState:
+        """The places of these videos."""
+        return GrammarState(self.phase_BK[videos], self.start_BK[videos])
+
+
+def opening(videos: int, beams: int, device: torch.device) -> GrammarState:
+    """All beams before their first token."""
+    nowhere_BK = torch.zeros(videos, beams, dtype=torch.long, device=device)
+    return GrammarState(nowhere_BK + OPENING, nowhere_BK - 1)
+
+
+def advance(place: GrammarState, token_BK: Tensor, vocabulary: Vocabulary) -> GrammarState:
+    """The places after one more token, which the grammar must allow."""
+    bin_BK = token_BK - vocabulary.text_tokens
+    timed_BK = bin_BK >= 0
+    starts_BK = timed_BK & (place.phase_BK != STARTED)
+    phase_BK = torch.where(timed_BK, TIMED, WORDS).masked_fill(starts_BK, STARTED)
+    return GrammarState(phase_BK, torch.where(starts_BK, bin_BK, place.start_BK))
+
+
+def forbid_(score_BKV: Tensor, place: GrammarState, vocabulary: Vocabulary, *, room: int) -> Tensor:
+    """Set the score of every token that may not come next to -inf, in place.
+
+    `room` counts the tokens that still fit, this one included: no event begins that cannot end.
+    """
+    text = vocabulary.text_tokens
+    forbidden = float("-inf")
+    phase_BK = place.phase_BK[..., None]
+    no_words = (phase_BK == OPENING) | (phase_BK == STARTED)
+    no_end = (phase_BK == STARTED) | (phase_BK == TIMED)
+    end_BK = score_BKV[..., vocabulary.end].masked_fill(no_end[..., 0], forbidden)
+    words_BKV = score_BKV[..., :text]
+    words_BKV.masked_fill_(no_words, forbidden)
+    words_BKV[..., list(vocabulary.wordless)] = forbidden
+    score_BKV[..., vocabulary.end] = end_BK
+    bin_V = torch.arange(vocabulary.bins, device=score_BKV.device)
+    start_BK = place.start_BK[..., None]
+    # The last bin starts nothing: no end could follow it.
+    passed = bin_V <= start_BK
+    no_start = passed | (bin_V == vocabulary.bins - 1) | (room < EVENT_TOKENS)
+    no_time = torch.where(phase_BK == STARTED, passed, no_start | (phase_BK == TIMED))
+    score_BKV[..., text:].masked_fill_(no_time, forbidden)
+    return score_BKV
+
+
+def vary_(
+    score_BKV: Tensor,
+    said_BKL: Tensor,
+    vocabulary: Vocabulary,
+    *,
+    max_repeated_words: int | None = None,
+) -> Tensor:
+    """Forbid a word to follow itself, and two words to follow each other twice in a caption.
+
+    With `max_repeated_words`, no more than so many words in a row are said twice in the whole sequence.
+    """
+    text, forbidden = vocabulary.text_tokens, float("-inf")
+    last_BK1 = said_BKL[..., -1:]
+    again = torch.where(last_BK1 < text, forbidden, score_BKV.gather(2, last_BK1))
+    score_BKV.scatter_(2, last_BK1, again)
+    timed_BKL = (said_BKL >= text).long()
+    caption_BKL = timed_BKL.flip(-1).cumsum(-1).flip(-1) == 0  # words after the last time
+    met_BKL = caption_BKL[..., :-1] & (said_BKL[..., :-1] == last_BK1)
+    followers = said_BKL[..., 1:].masked_fill(~met_BKL, vocabulary.pad)
+    score_BKV.scatter_(2, followers, forbidden)
+    if max_repeated_words is not None and said_BKL.shape[-1] > max_repeated_words:
+        run_BKNR = said_BKL.unfold(-1, max_repeated_words, 1)
+        last_BK1R = run_BKNR[..., -1:, :]
+        met_BKN = (run_BKNR[..., :-1, :] == last_BK1R).all(-1) & (last_BK1R < text).all(-1)
+        followers = said_BKL[..., max_repeated_words:]
+        met_BKN &= followers < text
+        score_BKV.scatter_(2, followers.masked_fill(~met_BKN, vocabulary.pad), forbidden)
+    return score_BKV
+
+
+def weigh_(
+    score_BKV: Tensor, place: GrammarState, vocabulary: Vocabulary, quantiles: tuple[float, float]
+) -> Tensor:
+    """Let the kind of the next token be decided by the mass of all tokens of that kind, in place.
+
+    A start may lie in any of a hundred bins, so each of them is less likely than the one end id, or
+    than one more word, although together they are likelier by far. First words are weighed against
+    times and end, then times against the end; the kind that loses is forbidden. Of the times only
+    the quantile of their distribution stays (starts, ends): its middle is nearer to the truth than
+    its peak.
+    """
+    text, forbidden = vocabulary.text_tokens, float("-inf")
+    time_BKT = score_BKV[..., text:]
+    end_BK = score_BKV[..., vocabulary.end].clone()
+    score_BKV[..., vocabulary.end] = forbidden
+    word_BK, when_BK = score_BKV[..., :text].logsumexp(-1), time_BKT.logsumexp(-1)
+    stop = torch.logaddexp(when_BK, end_BK) > word_BK
+    score_BKV[..., :text].masked_fill_(stop[..., None], forbidden)
+    more = stop & (when_BK > end_BK)
+    score_BKV[..., vocabulary.end] = end_BK.masked_fill(~stop | more, forbidden)
+    part_BK = torch.where(place.phase_BK == STARTED, quantiles[1], quantiles[0])
+    mass_BKT = time_BKT.softmax(-1).nan_to_num().cumsum(-1)
+    chosen_BK1 = (mass_BKT >= part_BK[..., None] * mass_BKT[..., -1:]).long().argmax(-1, True)
+    value_BK1 = when_BK.masked_fill(~more, forbidden)[..., None]
+    time_BKT.fill_(forbidden).scatter_(2, chosen_BK1, value_BK1)
+    return score_BKV

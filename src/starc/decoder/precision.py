@@ -1,0 +1,148 @@
+"""Arithmetic of the T5 at inference: float32, or by choice bfloat16 or int8.
+
+In: a loaded model. Out: the same model whose T5 computes in the asked precision; everything that
+finds segments and captions stays in float32, so only the words can change. int8 is dynamic: each
+row of weights and each token's activations have their own scale, so a video's result does not
+depend on its neighbours. Neither is exact: tests/test_precision.py and benchmarks/decoding.py say
+by how much. Convert after loading; a converted model is not saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, TypeVar, cast, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from starc.decoder.t5 import T5
+from starc.errors import ConfigError
+
+Precision = Literal["float32", "bfloat16", "int8"]
+Model = TypeVar("Model", bound=nn.Module)
+
+INT8_ROWS = 64
+"""Output rows are padded to multiples of this: the output layer takes half the time."""
+PACKED_ROWS = 4
+"""From so many rows on, a product with weights in the processor's own layout is faster."""
+
+
+def convert(model: Model, precision: str) -> Model:
+    """Turn every T5 inside `model` (or `model` itself) to `precision`, in place."""
+    if precision not in get_args(Precision):
+        raise ConfigError(
+            f"precision {precision!r}: unknown; choose one of {', '.join(get_args(Precision))}"
+        )
+    for part in [module for module in model.modules() if isinstance(module, T5)]:
+        device = part.shared.weight.device
+        if any(isinstance(module, Int8Linear) for module in part.modules()):
+            if precision == "int8":
+                continue
+            raise ConfigError(f"precision {precision!r}: the model is int8 already; load it again")
+        if precision == "bfloat16":
+            if not has_bfloat16(device):
+                raise ConfigError(
+                    "precision 'bfloat16': this processor has no bfloat16 arithmetic and would be "
+                    "several times slower; use float32 or int8"
+                )
+            part.to(torch.bfloat16)
+        elif precision == "int8":
+            _quantise(part.float(), device)
+        else:
+            part.float()
+    return model
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether `device` multiplies bfloat16 natively."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    capable = torch.cpu.get_capabilities()
+    return device.type == "cpu" and any(
+        capable.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16")
+    )
+
+
+class Int8Linear(nn.Module):
+    """A linear layer without bias with 8-bit weights, per output row, and activations, per token.
+
+        y = s_x s_w (q_x q_w),   q_w = round(w / s_w),  s_w = max |w| / 127  of the row
+
+    q_x has 8 bits where the processor adds products of bytes in 32 bits (VNNI, AMX) and 7 bits
+    elsewhere, where a sum of two products would overflow its 16 bits.
+    """
+
+    weight: Tensor
+    scale_V: Tensor
+
+    def __init__(self, weight_VD: Tensor, scale_V: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight_VD)
+        self.register_buffer("scale_V", scale_V)
+        padding = -len(weight_VD) % INT8_ROWS
+        self.padded_scale_V = F.pad(scale_V, (0, padding))
+        self.zero_V = torch.zeros(len(weight_VD) + padding, dtype=torch.int32)
+        padded_VD = F.pad(weight_VD, (0, 0, 0, padding))
+        self.packed = torch.ops.onednn.qlinear_prepack(padded_VD, None)
+        self.level = 127 if _wide_sums() else 63
+
+    @classmethod
+    def of(cls, weight_VD: Tensor) -> Int8Linear:
+        """From float weights [out, in]."""
+        weight_VD = weight_VD.detach().float()
+        scale_V = weight_VD.abs().amax(1).clamp_min(1e-12) / 127
+        return cls((weight_VD / scale_V[:, None]).round().to(torch.int8), scale_V)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x_ND = x.reshape(-1, x.shape[-1])
+        largest_N1 = x_ND.abs().amax(1, keepdim=True).clamp_min(1e-12)
+        # Truncation of a positive number, after adding a half: rounding.
+        bytes_ND = (x_ND * (self.level / largest_N1)).add_(self.level + 1.5).to(torch.uint8)
+        y_NV: Tensor = torch.ops.onednn.qlinear_pointwise(
+            bytes_ND, 1.0, self.level + 1, self.packed, self.padded_scale_V, self.zero_V, None,
+            1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+        y_NV *= largest_N1 / self.level
+        return y_NV[:, : len(self.weight)].reshape(*x.shape[:-1], -1)
+
+
+def fused_linear(modules: Sequence[nn.Module], *, rows: int) -> Callable[[Tensor], Tensor]:
+    """Linear layers of the same input as one product for inference; their outputs side by side.
+
+    Weights are laid out for products with `rows` rows, which pays for itself after about 15 calls.
+    """
+    if len(modules) == 1 and isinstance(modules[0], Int8Linear):
+        return modules[0]
+    weights = [cast(Tensor, module.weight).detach() for module in modules]
+    weight_VD = torch.cat(weights) if len(weights) > 1 else weights[0]
+    if isinstance(modules[0], Int8Linear):
+        return Int8Linear(
+            weight_VD, torch.cat([cast(Tensor, module.scale_V) for module in modules])
+        )
+    plain = weight_VD.dtype != torch.float32 or weight_VD.device.type != "cpu"
+    if plain or rows < PACKED_ROWS or not _has_onednn():
+        return partial(F.linear, weight=weight_VD)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight_VD, rows)
+    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+
+
+def _quantise(t5: T5, device: torch.device) -> None:
+    """The linear layers of both stacks and the output layer; what is embedded stays in float32."""
+    if device.type != "cpu":
+        raise ConfigError(f"precision 'int8': for processors only (found {device}); use bfloat16")
+    for module in list(t5.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, Int8Linear.of(child.weight))
+    t5.head = Int8Linear.of(t5.shared.weight)
+
+
+def _has_onednn() -> bool:
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+def _wide_sums() -> bool:
+    capable = torch.cpu.get_capabilities()
+    return any(capable.get(name, False) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))

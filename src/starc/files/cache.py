@@ -1,0 +1,73 @@
+"""Keeping what was expensive to make: named by the content of the file it was made from.
+
+Entries are small JSON files under $XDG_CACHE_HOME/starc (else ~/.cache/starc), written so that a
+reader never sees half of one. A damaged entry counts as absent, a folder that cannot be written
+as no cache at all: a cache may make things faster but never wrong.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from starc.errors import VideoError
+from starc.files.atomic import replacing
+from starc.files.folders import cache_folder
+
+log = logging.getLogger("starc")
+
+READ_WHOLE = 64 * 2**20
+PIECES = 64
+PIECE = 2**20
+
+
+def folder(kind: str) -> Path:
+    """Where entries of a kind are kept."""
+    return cache_folder() / kind
+
+
+def fingerprint(path: Path) -> str:
+    """A name for the content of a file: the same for a copy, another for any likely change.
+
+    Up to 64 MB all of it is hashed, beyond that 64 pieces of 1 MB spread evenly, and the size.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        size = path.stat().st_size
+        digest.update(size.to_bytes(8, "little"))
+        with path.open("rb") as file:
+            if size <= READ_WHOLE:
+                digest.update(file.read())
+            else:
+                for piece in range(PIECES):
+                    file.seek(piece * (size - PIECE) // (PIECES - 1))
+                    digest.update(file.read(PIECE))
+    except OSError as error:
+        raise VideoError(f"{path}: cannot be read ({error.strerror}); check the file") from error
+    return digest.hexdigest()
+
+
+def key(*parts: str) -> str:
+    """One name for content and everything else that decides the result."""
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def read(entry: Path) -> Any | None:
+    """What was written, or None."""
+    try:
+        return json.loads(entry.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def write(entry: Path, value: Any) -> None:
+    """Keep a JSON value; whole or not at all."""
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(entry) as file:
+            json.dump(value, file, ensure_ascii=False)
+    except OSError as error:
+        log.warning("%s: nothing is cached (%s)", entry.parent, error.strerror)

@@ -1,0 +1,377 @@
+"""Many videos on one machine: stages overlap across videos, any kill can be resumed.
+
+Reading a video (features, speech) happens in worker threads while the model is busy with others,
+several at once where it can, in the calling thread, which also writes the files and then the
+manifest row. The number of videos under way is fixed, so memory does not grow with the list. A
+video that cannot be captioned gets a row that says why and stops nobody else; a full disk and
+Ctrl-C stop the run.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import json
+import logging
+import math
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, get_args, runtime_checkable
+
+from starc.errors import ConfigError, StarcError
+from starc.files.cache import fingerprint
+from starc.inference.manifest import Manifest, Row
+from starc.inference.worklist import Job
+from starc.output import formats
+from starc.output.formats import Mode
+from starc.types import Captioned
+
+log = logging.getLogger("starc")
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+PATIENCE = 3.0
+"""Seconds that Ctrl-C leaves the worker threads to notice it."""
+
+
+class Stages(Protocol):
+    """One video in three steps. The first two run in worker threads, in any order."""
+
+    @property
+    def settings(self) -> str:
+        """Short text that differs whenever results may."""
+
+    def features(self, video: Path, stop: threading.Event) -> Any:
+        """What the video shows. Gives up soon after `stop` is set, by any exception."""
+
+    def speech(self, video: Path, stop: threading.Event) -> Any:
+        """What is said in it."""
+
+    def caption(self, video: Path, features: Any, speech: Any) -> Captioned:
+        """The model's part."""
+
+
+@runtime_checkable
+class Together(Protocol):
+    """Stages whose model is faster with several videos at once."""
+
+    at_once: int
+
+    def captions(self, read: Sequence[tuple[Path, Any, Any]]) -> list[Captioned]:
+        """The model's part for videos with their features and speech."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How results are written."""
+
+    mode: Mode | None = None
+    granularity: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in (None, *get_args(Mode)):
+            raise ConfigError(f"--mode {self.mode}: unknown; known: {', '.join(get_args(Mode))}")
+        if not (math.isfinite(self.granularity) and self.granularity > 0):
+            raise ConfigError(f"--granularity: must be above 0 (found {self.granularity:g})")
+
+    def write(self, captioned: Captioned, job: Job) -> tuple[str, ...]:
+        """Write all files of a job; returns the writers' notes."""
+        notes: list[str] = []
+        for format, path in job.outputs.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            notes += formats.write(
+                captioned,
+                path,
+                format=format,
+                mode=None if formats.FORMATS[format].only_chapters else self.mode,
+                granularity=self.granularity,
+                source=job.video,
+            )
+        return tuple(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many videos ended how."""
+
+    done: int = 0
+    failed: int = 0
+    skipped: int = 0
+    """Done by an earlier run."""
+
+    def plus(self, row: Row) -> Counts:
+        if row.status == "done":
+            return Counts(self.done + 1, self.failed, self.skipped)
+        return Counts(self.done, self.failed + 1, self.skipped)
+
+    @property
+    def exit_code(self) -> int:
+        """0 if all went well, 1 if none did, 3 if some did not."""
+        if not self.failed:
+            return 0
+        return 3 if self.done or self.skipped else 1
+
+
+OnRow = Callable[[Row], None]
+
+
+def pending(
+    jobs: Sequence[Job],
+    manifest: Manifest,
+    settings: str,
+    *,
+    resume: bool,
+    on_row: OnRow | None = None,
+) -> tuple[list[Job], int]:
+    """Jobs that are still to do, and how many are not; clears what a killed run left behind.
+
+    `on_row` hears of those done before.
+    """
+    todo = []
+    for job in jobs:
+        if not (resume and manifest.is_done(job, settings)):
+            todo.append(job)
+        elif on_row is not None:
+            on_row(manifest.rows[job.name])
+    for job in todo:
+        for path in job.outputs.values():
+            for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+                part.unlink(missing_ok=True)
+    return todo, len(jobs) - len(todo)
+
+
+def run(
+    jobs: Sequence[Job],
+    stages: Stages,
+    manifest: Manifest,
+    *,
+    output: Output | None = None,
+    resume: bool = True,
+    workers: int = 2,
+    on_row: OnRow | None = None,
+) -> Counts:
+    """Caption all jobs; returns how many ended how.
+
+    `workers` threads read videos and one listens; at most `workers` + 1 videos are under way beside
+    those that the model takes at once. The outcome of a video depends neither on its neighbours nor
+    on the order. `on_row` hears of every row, those of an earlier run first.
+    """
+    if workers < 1:
+        raise ValueError(f"need one worker at least, got {workers = }")
+    output = output or Output()
+    settings = settings_of(stages, output)
+    todo, skipped = pending(jobs, manifest, settings, resume=resume, on_row=on_row)
+    counts = Counts(skipped=skipped)
+    # Closed at once on Ctrl-C: an exception's traceback would keep the threads going.
+    with closing(_read_ahead(todo, stages, workers)) as ready:
+        for items in ready:
+            for row in _finish(items, stages, manifest, output, settings):
+                record(row, manifest)
+                counts = counts.plus(row)
+                if on_row is not None:
+                    on_row(row)
+    return counts
+
+
+def settings_of(stages: Stages, output: Output) -> str:
+    """What rows record as the settings of a run."""
+    return f"{stages.settings} {output.mode or ''} {output.granularity:g}"
+
+
+@dataclass(slots=True)
+class _Item:
+    """A video under way."""
+
+    job: Job
+    found: dict[str, Any] = field(default_factory=dict)
+    errors: dict[str, BaseException] = field(default_factory=dict)
+    spent: float = 0.0
+    """Seconds of the steps so far."""
+
+    @property
+    def read(self) -> tuple[Path, Any, Any]:
+        """What the model needs; raises what went wrong before it."""
+        for step in _STEPS:
+            if step in self.errors:
+                raise self.errors[step]
+        return self.job.video, self.found["features"][0], self.found["speech"]
+
+
+_STEPS: Mapping[str, Callable[[Stages, Path, threading.Event], Any]] = {
+    "features": lambda stages, video, stop: (stages.features(video, stop), identify(video)),
+    "speech": lambda stages, video, stop: stages.speech(video, stop),
+}
+"""In the order in which their errors count: a file that is no video has no speech either."""
+
+
+def _read_ahead(
+    jobs: Sequence[Job], stages: Stages, workers: int
+) -> Generator[list[_Item], None, None]:
+    """Jobs with what their first steps found, as many as the model wants, a fixed number ahead.
+
+    Speech has a thread of its own: a recogniser serves one video at a time, and workers that wait
+    for it would read nothing meanwhile.
+    """
+    tasks: dict[str, queue.SimpleQueue[_Item | None]] = {
+        step: queue.SimpleQueue() for step in _STEPS
+    }
+    results: queue.SimpleQueue[tuple[_Item, float]] = queue.SimpleQueue()
+    stop = threading.Event()
+
+    def work(step: str) -> None:
+        while (item := tasks[step].get()) is not None and not stop.is_set():
+            began = time.monotonic()
+            try:
+                if "features" not in item.errors:
+                    item.found[step] = _STEPS[step](stages, item.job.video, stop)
+            except BaseException as error:
+                item.errors[step] = error
+            results.put((item, time.monotonic() - began))
+
+    steps = ["features"] * min(workers, len(jobs)) + ["speech"]
+    threads = [threading.Thread(target=work, args=(step,), daemon=True) for step in steps]
+    for thread in threads:
+        thread.start()
+    at_once = stages.at_once if isinstance(stages, Together) else 1
+    waiting, under_way, ready = iter(jobs), 0, list[_Item]()
+    finished: Counter[str] = Counter()
+    try:
+        while True:
+            while under_way < workers + 1 + at_once and (job := next(waiting, None)) is not None:
+                under_way += 1
+                item = _Item(job)
+                for step in _STEPS:
+                    tasks[step].put(item)
+            if not under_way:
+                return
+            item, spent = results.get()
+            item.spent += spent
+            finished[item.job.name] += 1
+            if finished[item.job.name] == len(_STEPS):
+                del finished[item.job.name]
+                ready.append(item)
+            if len(ready) == min(at_once, under_way):
+                yield ready
+                under_way, ready = under_way - len(ready), []
+    finally:
+        stop.set()
+        for step in steps:
+            tasks[step].put(None)
+        end = time.monotonic() + PATIENCE
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+
+def _finish(
+    items: Sequence[_Item], stages: Stages, manifest: Manifest, output: Output, settings: str
+) -> Iterator[Row]:
+    """The model's part and the files of videos, as rows; only what must end a run is raised."""
+    began = time.monotonic()
+    told = _tell_together(items, stages)
+    shared = (time.monotonic() - began) / len(items)
+    for item in items:
+        began, job = time.monotonic() - item.spent - shared, item.job
+        try:
+            captioned = told.get(job.name) or stages.caption(*item.read)
+            notes = output.write(captioned, job)
+        except Exception as error:
+            yield failed_row(job, error, time.monotonic() - began, settings)
+            continue
+        identity = item.found["features"][1]
+        yield done_row(job, manifest, identity, notes, time.monotonic() - began, settings)
+
+
+def _tell_together(items: Sequence[_Item], stages: Stages) -> dict[str, Captioned]:
+    """What the model says of videos at once; nothing where it cannot, then each is told alone."""
+    able = [item for item in items if not item.errors]
+    if not isinstance(stages, Together) or len(able) < 2:
+        return {}
+    try:
+        found = stages.captions([item.read for item in able])
+    except Exception as error:  # whose fault it is shows when each is told alone
+        log.debug("several videos at once", exc_info=error)
+        return {}
+    return {item.job.name: captioned for item, captioned in zip(able, found, strict=True)}
+
+
+def done_row(
+    job: Job,
+    manifest: Manifest,
+    identity: Mapping[str, Any],
+    notes: tuple[str, ...],
+    seconds: float,
+    settings: str,
+) -> Row:
+    """The row of a finished video."""
+    return Row(
+        name=job.name,
+        video=str(job.video.absolute()),
+        status="done",
+        seconds=round(seconds, 3),
+        settings=settings,
+        outputs=manifest.relative(job.outputs),
+        notes=notes,
+        **identity,
+    )
+
+
+def identify(video: Path) -> dict[str, Any]:
+    """Size, time and content by which a video is known to be the same."""
+    content = fingerprint(video)
+    status = video.stat()
+    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "hash": content}
+
+
+def failed_row(job: Job, error: Exception, seconds: float, settings: str) -> Row:
+    """The row of a video that could not be captioned; a full disk is raised instead."""
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        raise disk_full(next(iter(job.outputs.values())).parent) from error
+    if not isinstance(error, StarcError):
+        log.debug("%s", job.video, exc_info=error)
+    return Row(
+        name=job.name,
+        video=str(job.video.absolute()),
+        status="failed",
+        seconds=round(seconds, 3),
+        settings=settings,
+        error=reason(error),
+    )
+
+
+def disk_full(folder: Path) -> StarcError:
+    """What to tell when no more can be written: going on would lose every further video."""
+    return StarcError(f"{folder}: disk full; make room and run again, finished videos are safe")
+
+
+def record(row: Row, manifest: Manifest) -> None:
+    """Put a row on the disk."""
+    try:
+        manifest.append(row)
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise disk_full(manifest.folder) from error
+        raise
+
+
+def reason(error: BaseException) -> str:
+    """One line that says what went wrong."""
+    text = " ".join(str(error).split())
+    if isinstance(error, StarcError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def write_predictions(jobs: Sequence[Job], manifest: Manifest, path: Path) -> None:
+    """All finished videos of a batch in one file of the papers' format, read from their JSON."""
+    videos = {}
+    for job in jobs:
+        row = manifest.rows.get(job.name)
+        if row is not None and row.status == "done":
+            text = job.outputs["json"].read_text("utf-8")
+            videos[job.name] = Captioned.from_json(json.loads(text))
+    formats.write_predictions(videos, path)

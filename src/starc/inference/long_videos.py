@@ -1,0 +1,241 @@
+"""Long videos: overlapping windows, and one account of them all.
+
+The model sees at most T frames. Where those would lie further apart than `Windowing.widest`, the
+video is cut into windows whose frames lie `spacing` seconds apart; each is captioned like a video
+of its own, and `merge_events` joins what two windows say about the seconds they share. Everything
+here is plain arithmetic on positions (of the frames the model sees) and seconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from starc.types import Event, Segment, Sentence
+
+SAME = 0.5
+"""Overlap (tIoU inside the shared seconds) from which two events are one."""
+SAME_WORDS = 0.5
+"""Shared words (Dice) from which events that overlap less are one all the same."""
+
+SLACK = 1.2
+"""A video this much longer than a model's window is still taken in whole."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Windowing:
+    """When a video is long, and how it is then cut. None of a caller's business: no windows."""
+
+    widest: float = 8.0
+    """Seconds between frames that one look may have. With 100 frames that is 800 s: more than 99
+    of 100 training videos of YouCook2, so nothing the model has learnt to take in whole is cut."""
+    spacing: float = 4.0
+    """Seconds between frames inside windows: 400 s with 100 frames, somewhat above the mean of the
+    training videos (320 s); half of all events (14 s and more) then have three frames or more."""
+    overlap: float = 0.25
+    """Part of a window, at least, that its neighbour also sees: 100 s hold 99 of 100 events."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.spacing <= self.widest:
+            raise ValueError(f"need 0 < spacing <= widest, got {self.spacing = }, {self.widest = }")
+        if not 0 < self.overlap < 1:
+            raise ValueError(f"overlap must lie between 0 and 1, got {self.overlap = }")
+
+
+def for_window(window: float, *, most: int) -> Windowing:
+    """The rule for a model that learnt on parts of `window` seconds; 0: the usual one."""
+    if not window:
+        return Windowing()
+    return Windowing(widest=SLACK * window / most, spacing=window / most)
+
+
+class FrameRange(NamedTuple):
+    """Consecutive positions [first, stop) among the frames the model sees."""
+
+    first: int
+    stop: int
+
+
+class Plan(NamedTuple):
+    """Which sampled frames are needed, and which of them each window sees."""
+
+    indices: list[int]
+    windows: list[FrameRange]
+
+
+class WindowEvents(NamedTuple):
+    """What was said about the seconds [start, end)."""
+
+    start: float
+    end: float
+    events: list[Event]
+
+
+def plan(frames: int, *, fps: float, most: int, long: Windowing | None) -> Plan:
+    """Frames to use of a video with `frames` sampled at `fps`, for a model that sees `most`.
+
+    One look takes (j frames) // most, as published; so do windows, with their own count for
+    `most`. Windows overlap by `overlap` or more and begin evenly from the start to the end.
+    """
+    if frames < 1:
+        raise ValueError(f"a video has frames, got {frames = }")
+    if long is None or frames <= most or frames / fps / most <= long.widest:
+        count = min(frames, most)
+        return Plan([j * frames // count for j in range(count)], [FrameRange(0, count)])
+    count = max(most + 1, math.ceil(frames / fps / long.spacing))
+    count = min(count, frames)
+    step = max(1, int(most * (1 - long.overlap)))
+    windows = 1 + math.ceil((count - most) / step)
+    firsts = [round(k * (count - most) / (windows - 1)) for k in range(windows)]
+    return Plan(
+        [j * frames // count for j in range(count)],
+        [FrameRange(first, first + most) for first in firsts],
+    )
+
+
+def seconds(window: FrameRange, times: Sequence[float], duration: float) -> tuple[float, float]:
+    """Start and end of a window: it lasts until the frame after its last one."""
+    start = times[window.first] if window.first else 0.0
+    end = times[window.stop] if window.stop < len(times) else duration
+    return start, max(end, math.nextafter(start, math.inf))
+
+
+def sentences_within(sentences: Iterable[Sentence], start: float, end: float) -> list[Sentence]:
+    """Speech of a window in its own time; sentences across its edges are clipped to it."""
+    return [
+        Sentence(max(said.start, start) - start, min(said.end, end) - start, said.text)
+        for said in sentences
+        if min(said.end, end) - start > max(said.start, start) - start
+    ]
+
+
+def shifted(events: Iterable[Event], start: float, end: float) -> list[Event]:
+    """Events of a window in the time of the video."""
+    moved = ((event, event.start + start, min(event.end + start, end)) for event in events)
+    return [replace(event, start=a, end=b) for event, a, b in moved if a < b]
+
+
+def merge_events(parts: Sequence[WindowEvents]) -> list[Event]:
+    """One list of events from windows in order of time.
+
+    Two events of neighbouring windows are one if, inside the seconds both windows see, they mostly
+    cover each other, or overlap and share most words. The joint event takes each end from the
+    window that sees further beyond it, so an event cut off at an edge regains its true end, and
+    its caption from the window that saw more of it. What both could see whole and only one has
+    said stays if it lies in that window's half.
+    """
+    merged = list(parts[0].events) if parts else []
+    for before, after in itertools.pairwise(parts):
+        merged = _seam(merged, list(after.events), after.start, before.end)
+    return sorted(merged, key=lambda event: (event.start, event.end))
+
+
+def _seam(left: list[Event], right: list[Event], start: float, end: float) -> list[Event]:
+    """Join two lists over the shared seconds [start, end)."""
+    if start >= end:
+        return [*left, *right]
+    candidates = sorted(
+        (
+            (-_alike(a, b, start, end), i, j)
+            for i, a in enumerate(left)
+            for j, b in enumerate(right)
+            if _alike(a, b, start, end) > 0
+        ),
+    )
+    pairs: dict[int, int] = {}
+    for _, i, j in candidates:
+        if i not in pairs and j not in pairs.values():
+            pairs[i] = j
+    middle = (start + end) / 2
+    joined = [_joined(left[i], right[j], start, end) for i, j in pairs.items()]
+    first = [
+        event
+        for i, event in enumerate(left)
+        if i not in pairs and (event.start < start or event.start + event.end <= 2 * middle)
+    ]
+    second = [
+        event
+        for j, event in enumerate(right)
+        if j not in pairs.values() and (event.end > end or event.start + event.end > 2 * middle)
+    ]
+    return [*first, *joined, *second]
+
+
+def _alike(a: Event, b: Event, start: float, end: float) -> float:
+    """How sure two events are one, 0 if they are not: overlap in [start, end) and shared words."""
+    a_start, a_end = max(a.start, start), min(a.end, end)
+    b_start, b_end = max(b.start, start), min(b.end, end)
+    shared = min(a_end, b_end) - max(a_start, b_start)
+    if shared <= 0 or a_end <= a_start or b_end <= b_start:
+        return 0.0
+    overlap = shared / (max(a_end, b_end) - min(a_start, b_start))
+    words = _shared_words(a.caption, b.caption)
+    return overlap + words if overlap >= SAME or words >= SAME_WORDS else 0.0
+
+
+def _shared_words(a: str, b: str) -> float:
+    """Dice coefficient of the sets of words."""
+    words_a, words_b = (set(re.findall(r"\w+", text.casefold())) for text in (a, b))
+    if not (words_a or words_b):
+        return 1.0
+    return 2 * len(words_a & words_b) / (len(words_a) + len(words_b))
+
+
+def _joined(a: Event, b: Event, start: float, end: float) -> Event:
+    first = a.start if end - a.start >= b.start - start else b.start
+    last = b.end if b.end - start >= end - a.end else a.end
+    if first >= last:
+        first, last = min(a.start, b.start), max(a.end, b.end)
+    seen = [(event.end - event.start, event.confidence or 0.0) for event in (a, b)]
+    told = b if seen[1] > seen[0] else a
+    return replace(told, start=first, end=last, repeated=a.repeated and b.repeated)
+
+
+def owned(windows: Sequence[FrameRange]) -> list[FrameRange]:
+    """The positions each window answers for: shared ones are halved between neighbours."""
+    cuts = [(before.stop + after.first) // 2 for before, after in itertools.pairwise(windows)]
+    firsts, stops = [windows[0].first, *cuts], [*cuts, windows[-1].stop]
+    return [FrameRange(first, stop) for first, stop in zip(firsts, stops, strict=True)]
+
+
+def merge_saliency(
+    windows: Sequence[FrameRange], saliency: Sequence[Sequence[float]]
+) -> list[float]:
+    """Saliency of every position, from the window that answers for it."""
+    return [
+        value
+        for window, own, values in zip(windows, owned(windows), saliency, strict=True)
+        for value in values[own.first - window.first : own.stop - window.first]
+    ]
+
+
+def merge_segments(
+    windows: Sequence[FrameRange], segments: Sequence[Sequence[Segment]]
+) -> list[Segment]:
+    """Segments of the whole video; at a seam, two of one anchor become one."""
+    merged: list[Segment] = []
+    for window, own, found in zip(windows, owned(windows), segments, strict=True):
+        for at_seam, segment in enumerate(_cropped(found, window, own)):
+            last = merged[-1] if merged else None
+            if not at_seam and last and last.anchor == segment.anchor:
+                told = max(last, segment, key=lambda one: (one.kept, one.score))
+                merged[-1] = replace(told, first=last.first, stop=segment.stop)
+            else:
+                merged.append(segment)
+    return merged
+
+
+def _cropped(found: Iterable[Segment], window: FrameRange, own: FrameRange) -> list[Segment]:
+    moved = (
+        (
+            segment,
+            max(segment.first + window.first, own.first),
+            min(segment.stop + window.first, own.stop),
+        )
+        for segment in found
+    )
+    return [replace(one, first=first, stop=stop) for one, first, stop in moved if first < stop]

@@ -1,0 +1,172 @@
+"""Which videos to caption, and the names of the files that come of them.
+
+Files, folders and lists go in; jobs in a fixed order come out. A folder is searched with its
+subfolders for whatever is a video by its ending or by its first bytes; a list is a text file with
+a path per line. Files named by the user are taken as they are: if one is no video, its own row in
+the manifest says so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from starc.errors import StarcError, VideoError
+from starc.output import mp4
+from starc.output.formats import FORMATS
+
+# fmt: off
+VIDEO_ENDINGS = frozenset({
+    ".3g2", ".3gp", ".asf", ".avi", ".divx", ".f4v", ".flv", ".m2ts", ".m2v", ".m4v", ".mkv",
+    ".mov", ".mp4", ".mpe", ".mpeg", ".mpg", ".mts", ".mxf", ".nut", ".ogm", ".ogv", ".rm",
+    ".rmvb", ".vob", ".webm", ".wmv", ".y4m",
+})
+"""Taken for videos whatever is in them. Not .ts, which is also a programming language's."""
+OTHER_ENDINGS = frozenset({
+    ".m4a", ".mka", ".oga", ".ogg", ".opus", ".heic", ".heif", ".avif", ".cr3",
+})
+# fmt: on
+"""Sound and pictures whose first bytes look like those of a video."""
+MAGIC = (
+    b"\x1a\x45\xdf\xa3",  # Matroska, WebM
+    b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",  # ASF, WMV
+    b"\x00\x00\x01\xba",  # MPEG programme stream
+    b"FLV\x01",
+    b"OggS",
+)
+LIST_ENDINGS = frozenset({".txt", ".lst", ".list"})
+COPY = ".chapters"
+"""Before the ending of a copy with chapters, by which such copies are known and not read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One video and the files to write for it."""
+
+    name: str
+    """Path of its files below the output folder, without ending: unique among the jobs."""
+    video: Path
+    outputs: Mapping[str, Path]
+    """Format: file."""
+
+
+def find_videos(inputs: Sequence[Path], *, out: Path | None = None) -> list[tuple[Path, Path]]:
+    """Videos with the folder their names are relative to, each once, in the order of the inputs.
+
+    What lies in `out` is ours and not searched, unless it is itself an input.
+    """
+    found: dict[Path, tuple[Path, Path]] = {}
+    for given in inputs:
+        for video, root in _expand(Path(given), out):
+            found.setdefault(Path(os.path.abspath(video)), (video, root))
+    if not found:
+        raise VideoError(f"{', '.join(map(str, inputs)) or 'nothing'}: no videos to caption")
+    return list(found.values())
+
+
+def _expand(given: Path, out: Path | None) -> Iterator[tuple[Path, Path]]:
+    if given.is_dir():
+        videos = [(video, given) for video in _search(given, out)]
+        if not videos:
+            raise VideoError(f"{given}: no videos in this folder; name a folder that has some")
+        yield from videos
+    elif given.suffix.lower() in LIST_ENDINGS:
+        for line in _lines(given):
+            # An absolute path stays what it is; a relative one counts from the list's folder.
+            path = given.parent / Path(line).expanduser()
+            yield from _expand(path, out) if path.is_dir() else [(path, path.parent)]
+    else:
+        yield given, given.parent
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        text = path.read_text("utf-8-sig")
+    except UnicodeDecodeError:
+        raise VideoError(f"{path}: not a list of paths (not UTF-8 text)") from None
+    except OSError as error:
+        raise VideoError(f"{path}: list cannot be read ({error.strerror})") from None
+    lines = [line.strip() for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _search(folder: Path, out: Path | None) -> Iterator[Path]:
+    ours = os.path.abspath(out) if out is not None else None
+
+    def refused(error: OSError) -> None:
+        if Path(error.filename) == folder:
+            raise StarcError(f"{folder}: cannot be read ({error.strerror}); check its mode")
+
+    for parent, folders, files in os.walk(folder, onerror=refused):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and os.path.abspath(Path(parent, name)) != ours
+        )
+        for name in sorted(files):
+            if not name.startswith(".") and _is_video(Path(parent, name)):
+                yield Path(parent, name)
+
+
+def _is_video(path: Path) -> bool:
+    ending = path.suffix.lower()
+    if Path(path.stem).suffix == COPY or ending in OTHER_ENDINGS:
+        return False
+    return ending in VIDEO_ENDINGS or looks_like_video(path)
+
+
+def looks_like_video(path: Path) -> bool:
+    """Whether the first bytes are those of a video container."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            head = file.read(400)
+    except OSError:
+        return False
+    return (
+        head[4:8] == b"ftyp"
+        or head.startswith(MAGIC)
+        or (head[:4] == b"RIFF" and head[8:12] == b"AVI ")
+        or (len(head) > 376 and head[0] == head[188] == head[376] == 0x47)
+    )
+
+
+def make_jobs(videos: Iterable[tuple[Path, Path]], out: Path, formats: Sequence[str]) -> list[Job]:
+    """A job per video: its files lie in `out` as the videos do below their folders.
+
+    Videos that differ only in their ending, or come from different folders, keep their ending or
+    get a number; the names depend on the set of videos and not on their order.
+    """
+    pairs = sorted((os.path.abspath(video), video, root) for video, root in videos)
+    stems = [_relative(video, root).with_suffix("") for _, video, root in pairs]
+    shared = Counter(str(stem).casefold() for stem in stems)
+    taken: set[str] = set()
+    jobs = {}
+    for (absolute, video, root), stem in zip(pairs, stems, strict=True):
+        unique = shared[str(stem).casefold()] == 1
+        name = wanted = str(stem if unique else _relative(video, root))
+        number = 2
+        while name.casefold() in taken:
+            name, number = f"{wanted}-{number}", number + 1
+        taken.add(name.casefold())
+        outputs = {format: out / f"{name}{_ending(format, video)}" for format in formats}
+        jobs[absolute] = Job(name, video, outputs)
+    return list(jobs.values())
+
+
+def _relative(video: Path, root: Path) -> Path:
+    try:
+        return video.relative_to(root)
+    except ValueError:
+        return Path(video.name)
+
+
+def _ending(format: str, video: Path) -> str:
+    if format != "video":
+        return FORMATS[format].ending
+    ending = video.suffix.lower()
+    return COPY + (ending if ending in mp4.CONTAINERS else ".mkv")

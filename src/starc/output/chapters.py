@@ -1,0 +1,283 @@
+"""From events to chapters, and to fewer or more of either.
+
+Events may overlap and leave gaps; chapters follow one another from the first second to the last.
+`chapters` chooses events that can be chapters, `regroup` joins neighbours or splits long ones
+until there are about `granularity` times as many, and `for_youtube` repairs what YouTube would
+refuse. A chapter is an `Event` whose end is the next one's start. Nothing here knows a model.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from starc.errors import VideoError
+from starc.output.timecodes import plain
+from starc.types import Captioned, Event
+
+INTRODUCTION = "Introduction"
+"""Title of the time before the first event, where that is `LEAD` seconds or more."""
+LEAD = 10.0
+SHORTEST = 2.0
+"""Seconds; nothing is split into parts shorter than this."""
+UNKNOWN_CONFIDENCE = 0.5
+YOUTUBE_SHORTEST = 10
+"""Whole seconds of a YouTube chapter."""
+YOUTUBE_FEWEST = 3
+
+
+class Repaired(NamedTuple):
+    """Chapters, and in words what was changed to make them valid."""
+
+    chapters: tuple[Event, ...]
+    notes: tuple[str, ...]
+
+
+def chapters(captioned: Captioned, *, granularity: float = 1.0) -> tuple[Event, ...]:
+    """Chapters over the whole video: none when nothing happens in it.
+
+    Of events that overlap by more than half of the shorter one, only one can be a chapter: the
+    chain with the largest sum of confidence times square root of length is chosen, so that one
+    event over the whole video does not swallow ten good ones. A chapter begins where its event
+    begins and lasts to the next; a first event after `LEAD` seconds leaves an introduction.
+    Events that repeat an earlier one make no chapter.
+    """
+    duration = captioned.duration
+    events = [
+        replace(event, end=min(event.end, duration))
+        for event in captioned.events
+        if not event.repeated and event.start < duration
+    ]
+    chain = _best_chain(sorted(events, key=lambda event: (event.end, event.start)))
+    if not chain:
+        return ()
+    starts = [event.start for event in chain]
+    if starts[0] >= LEAD:
+        chain.insert(0, Event(0.0, starts[0], INTRODUCTION))
+        starts.insert(0, 0.0)
+    starts[0] = 0.0
+    ends = [*starts[1:], duration]
+    found = [
+        replace(event, start=start, end=end)
+        for event, start, end in zip(chain, starts, ends, strict=True)
+    ]
+    return regroup(replace(captioned, events=tuple(found)), granularity)
+
+
+def _weight(event: Event) -> float:
+    return _confidence(event) * math.sqrt(event.end - event.start)
+
+
+def _confidence(event: Event) -> float:
+    return UNKNOWN_CONFIDENCE if event.confidence is None else event.confidence
+
+
+def _follows(earlier: Event, later: Event) -> bool:
+    """Both can be chapters: the later begins and ends later, and mostly after the earlier."""
+    shorter = min(earlier.end - earlier.start, later.end - later.start)
+    overlap = earlier.end - later.start
+    return earlier.start < later.start and earlier.end < later.end and overlap <= shorter / 2
+
+
+def _best_chain(events: Sequence[Event]) -> list[Event]:
+    """The heaviest chain in which each event follows the one before; events sorted by end."""
+    best: list[float] = []
+    before: list[int | None] = []
+    for n, event in enumerate(events):
+        options = [k for k in range(n) if _follows(events[k], event)]
+        previous = max(options, key=lambda k: best[k], default=None)
+        before.append(previous)
+        best.append(_weight(event) + (0.0 if previous is None else best[previous]))
+    chain: list[Event] = []
+    n_last = max(range(len(events)), key=lambda k: best[k], default=None)
+    while n_last is not None:
+        chain.append(events[n_last])
+        n_last = before[n_last]
+    return chain[::-1]
+
+
+def regroup(captioned: Captioned, granularity: float) -> tuple[Event, ...]:
+    """About `granularity` times as many events: below 1 fewer and longer, above 1 more, shorter.
+
+    Joining takes, again and again, the neighbours with the least between them: the sum of their
+    gap and of their joint length (as parts of the whole), of the dip in saliency between them and
+    of the lower confidence. The pair keeps the caption of the weightier event. Splitting takes the
+    longest event and cuts it where saliency is lowest in its middle half, else at the change of
+    segment nearest to its middle, else there; parts are numbered "(1/2)" since the model has said
+    only one thing about them. Granularity 1 changes nothing.
+    """
+    if not (math.isfinite(granularity) and granularity > 0):
+        raise ValueError(f"granularity must be positive, got {granularity = }")
+    target = max(1, round(len(captioned.events) * granularity))
+    if granularity == 1 or not captioned.events or target == len(captioned.events):
+        return captioned.events
+    events = sorted(captioned.events, key=lambda event: (event.start, event.end))
+    if target < len(events):
+        return _joined(events, captioned, target)
+    return _split(events, captioned, target)
+
+
+def _joined(events: list[Event], captioned: Captioned, target: int) -> tuple[Event, ...]:
+    costs = [_between(a, b, captioned) for a, b in itertools.pairwise(events)]
+    while len(events) > target:
+        n = min(range(len(costs)), key=costs.__getitem__)
+        events[n : n + 2] = [_join(events[n], events[n + 1])]
+        del costs[n]
+        for k in (n - 1, n):
+            if 0 <= k < len(costs):
+                costs[k] = _between(events[k], events[k + 1], captioned)
+    return tuple(events)
+
+
+def _between(a: Event, b: Event, captioned: Captioned) -> float:
+    gap = max(0.0, b.start - a.end)
+    length = max(a.end, b.end) - a.start
+    return (
+        (gap + length) / captioned.duration
+        + _dip(a, b, captioned)
+        + min(_confidence(a), _confidence(b))
+    )
+
+
+def _dip(a: Event, b: Event, captioned: Captioned) -> float:
+    """How far saliency falls between the middles of two events, below the lower of their peaks."""
+    between = _frames(captioned, (a.start + a.end) / 2, (b.start + b.end) / 2)
+    peaks = [_frames(captioned, event.start, event.end) for event in (a, b)]
+    if not (between and all(peaks)):
+        return 0.0
+    return max(0.0, min(max(found)[0] for found in peaks) - min(between)[0])
+
+
+def _frames(captioned: Captioned, start: float, end: float) -> list[tuple[float, float]]:
+    """Saliency and time of the frames within a span; nothing where there is no saliency."""
+    if not captioned.saliency:
+        return []
+    first = bisect.bisect_left(captioned.frame_times, start)
+    stop = bisect.bisect_right(captioned.frame_times, end)
+    return list(zip(captioned.saliency[first:stop], captioned.frame_times[first:stop], strict=True))
+
+
+def _join(a: Event, b: Event) -> Event:
+    heavier = b if _weight(b) > _weight(a) else a
+    confidence = None
+    if a.confidence is not None and b.confidence is not None:
+        lengths = (a.end - a.start, b.end - b.start)
+        confidence = (a.confidence * lengths[0] + b.confidence * lengths[1]) / sum(lengths)
+    return replace(
+        heavier,
+        start=min(a.start, b.start),
+        end=max(a.end, b.end),
+        confidence=confidence,
+        repeated=a.repeated and b.repeated,
+    )
+
+
+def _split(events: list[Event], captioned: Captioned, target: int) -> tuple[Event, ...]:
+    pieces = [[(event.start, event.end)] for event in events]
+    while sum(map(len, pieces)) < target:
+        spans = max(pieces, key=lambda spans: max(map(_length, spans)))
+        longest = max(spans, key=_length)
+        if _length(longest) < 2 * SHORTEST:
+            break
+        start, end = longest
+        middle, k = _cut(start, end, captioned), spans.index(longest)
+        spans[k : k + 1] = [(start, middle), (middle, end)]
+    parts = []
+    for event, spans in zip(events, pieces, strict=True):
+        for k, (start, end) in enumerate(spans, 1):
+            caption = f"{event.caption} ({k}/{len(spans)})" if len(spans) > 1 else event.caption
+            parts.append(replace(event, start=start, end=end, caption=caption))
+    return tuple(sorted(parts, key=lambda part: (part.start, part.end)))
+
+
+def _length(span: tuple[float, float]) -> float:
+    return span[1] - span[0]
+
+
+def _cut(start: float, end: float, captioned: Captioned) -> float:
+    """Where to divide a span: in its middle half, at least `SHORTEST` from both ends."""
+    middle = (start + end) / 2
+    margin = max(SHORTEST, (end - start) / 4)
+    low, high = start + margin, end - margin
+    frames = _frames(captioned, low, high)
+    if frames:
+        return min(frames, key=lambda frame: (frame[0], abs(frame[1] - middle)))[1]
+    times = captioned.frame_times
+    changes = [times[s.first] for s in captioned.segments if s.first < len(times)]
+    inside = [time for time in changes if low <= time <= high]
+    return min(inside, key=lambda time: abs(time - middle), default=middle)
+
+
+def for_youtube(captioned: Captioned, *, granularity: float = 1.0) -> Repaired:
+    """Chapters that YouTube accepts: from 00:00, three or more, each of ten seconds or more.
+
+    Starts are whole seconds. Shorter chapters join the shorter neighbour; where fewer than three
+    remain the longest are divided. A video under 30 seconds cannot have chapters there.
+    """
+    duration = captioned.duration
+    found = chapters(captioned, granularity=granularity)
+    if not found:
+        raise VideoError(f"{captioned.video}: no events to make chapters of; choose another format")
+    if duration < YOUTUBE_FEWEST * YOUTUBE_SHORTEST:
+        raise VideoError(
+            f"{captioned.video}: too short for YouTube chapters ({duration:.1f} s, "
+            f"{YOUTUBE_FEWEST * YOUTUBE_SHORTEST} s needed); choose another format"
+        )
+    marks = [(int(chapter.start), plain(chapter.caption)) for chapter in found]
+    notes = []
+    joined = _long_enough(marks, duration)
+    if len(joined) < len(marks):
+        notes.append(f"joined {len(marks) - len(joined)} chapters shorter than 10 s to neighbours")
+    divided = _enough(joined, duration)
+    if len(divided) > len(joined):
+        notes.append(f"divided chapters: YouTube wants three, there were {len(joined)}")
+    ends = [*(start for start, _ in divided[1:]), duration]
+    return Repaired(
+        tuple(Event(start, end, t) for (start, t), end in zip(divided, ends, strict=True)),
+        tuple(notes),
+    )
+
+
+Mark = tuple[int, str]
+
+
+def _lengths(marks: Sequence[Mark], duration: float) -> list[float]:
+    ends = [*(start for start, _ in marks[1:]), duration]
+    return [end - start for (start, _), end in zip(marks, ends, strict=True)]
+
+
+def _long_enough(marks: list[Mark], duration: float) -> list[Mark]:
+    marks = list(marks)
+    while len(marks) > 1:
+        lengths = _lengths(marks, duration)
+        n = min(range(len(marks)), key=lengths.__getitem__)
+        if lengths[n] >= YOUTUBE_SHORTEST:
+            break
+        beside = [k for k in (n - 1, n + 1) if 0 <= k < len(marks)]
+        other = min(beside, key=lengths.__getitem__)
+        first = min(n, other)
+        marks[first : first + 2] = [(marks[first][0], marks[other][1])]
+    return marks
+
+
+def _enough(marks: list[Mark], duration: float) -> list[Mark]:
+    marks = list(marks)
+    while len(marks) < YOUTUBE_FEWEST:
+        lengths = _lengths(marks, duration)
+        n = max(range(len(marks)), key=lengths.__getitem__)
+        start, title = marks[n]
+        if lengths[n] < 2 * YOUTUBE_SHORTEST:
+            # Two chapters of 10 to 20 s: only equal thirds leave each of them ten seconds.
+            third = int(duration / YOUTUBE_FEWEST)
+            titles = [_title_at(marks, third * k + third // 2) for k in range(YOUTUBE_FEWEST)]
+            return [(third * k, title) for k, title in enumerate(titles)]
+        marks.insert(n + 1, (start + int(lengths[n] / 2), f"{title} (continued)"))
+    return marks
+
+
+def _title_at(marks: Sequence[Mark], time: float) -> str:
+    return next(title for start, title in reversed(marks) if start <= time)

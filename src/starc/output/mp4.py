@@ -1,0 +1,101 @@
+"""Chapters inside a copy of the video: streams are copied packet by packet, nothing is encoded.
+
+The copy appears under its name only when it is whole. Containers that hold chapters are mp4, m4v,
+mov, mkv and webm; a stream that the new container cannot hold is left out and named in a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import av
+from av.container import InputContainer, OutputContainer
+from av.stream import Stream
+
+from starc.errors import VideoError
+from starc.files.atomic import replacing
+from starc.output.timecodes import plain, span
+from starc.types import Event
+
+if TYPE_CHECKING:
+    from av.container.core import Chapter
+
+CONTAINERS: Mapping[str, str] = {
+    ".mp4": "mp4",
+    ".m4v": "mp4",
+    ".mov": "mov",
+    ".mkv": "matroska",
+    ".webm": "webm",
+}
+"""Ending of a file: FFmpeg's name of the container."""
+MILLISECOND = Fraction(1, 1000)
+
+
+def embed_chapters(source: Path, target: Path, chapters: Sequence[Event]) -> tuple[str, ...]:
+    """Write a copy of `source` that carries `chapters`; returns notes on what was left out."""
+    container = CONTAINERS.get(target.suffix.lower())
+    if container is None:
+        raise ValueError(f"no chapters in {target.suffix!r} files, known: {', '.join(CONTAINERS)}")
+    if target.exists() and target.samefile(source):
+        raise VideoError(f"{target}: is the video itself; name another file for the copy")
+    try:
+        with (
+            replacing(target, binary=True) as file,
+            av.open(f"file:{source}", options={"protocol_whitelist": "file"}) as original,
+            av.open(file, "w", format=container) as copy,
+        ):
+            return _copy(original, copy, chapters)
+    except (av.FFmpegError, ValueError) as error:
+        if (disk := _disk_error(error)) is not None:
+            raise disk from None
+        raise VideoError(
+            f"{source}: cannot be copied into a {target.suffix[1:]} file "
+            f"({getattr(error, 'strerror', None) or error}); try .mkv"
+        ) from error
+
+
+def _disk_error(error: BaseException | None) -> OSError | None:
+    """What the disk said, where PyAV reports only that writing failed."""
+    while error is not None:
+        if isinstance(error, OSError) and not isinstance(error, av.FFmpegError):
+            return error
+        error = error.__context__
+    return None
+
+
+def _copy(
+    original: InputContainer, copy: OutputContainer, chapters: Sequence[Event]
+) -> tuple[str, ...]:
+    notes: list[str] = []
+    streams: dict[int, Stream] = {}
+    for stream in original.streams:
+        try:
+            if stream.type not in ("video", "audio", "subtitle"):
+                raise ValueError("holds neither pictures, sound nor text")
+            streams[stream.index] = copy.add_stream_from_template(stream)
+        except ValueError as error:
+            if stream.type == "video":
+                raise
+            notes.append(f"stream {stream.index} ({stream.type}) left out: {error}")
+    copy.metadata.update(original.metadata)
+    copy.set_chapters([_chapter(n, chapter) for n, chapter in enumerate(chapters)])
+    for packet in original.demux([s for s in original.streams if s.index in streams]):
+        if packet.dts is None:
+            continue
+        packet.stream = streams[packet.stream.index]
+        copy.mux(packet)
+    return tuple(notes)
+
+
+def _chapter(n: int, chapter: Event) -> Chapter:
+    start, end = span(chapter.start, chapter.end)
+    return {
+        "id": n,
+        "start": start,
+        "end": end,
+        "time_base": MILLISECOND,
+        "metadata": {"title": plain(chapter.caption)},
+    }

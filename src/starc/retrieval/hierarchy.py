@@ -1,0 +1,220 @@
+"""A hierarchical datastore: captions, then clusters of captions, then clusters of those.
+
+In: a CaptionStore and the number of clusters at each level. Out: HierarchicalStore, which searches
+every level and gives the top-k of each, in the manner of HiCM² (the paper's datastore table). Each
+cluster is represented by its medoid, the caption nearest to its centre, so a summary is always a
+sentence somebody wrote. Indices run over all levels: captions first, then the summaries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from starc.errors import DatastoreError
+from starc.retrieval.datastore import CaptionStore
+from starc.retrieval.search import Exclude, Hits
+from starc.retrieval.storage import read_folder, write_folder
+
+__all__ = ["Clusters", "HierarchicalStore", "kmeans"]
+
+_SAMPLE = 64
+"""Rows per cluster from which starting centres are drawn; more brings nothing and costs a pass."""
+
+_PART = 8192
+"""Rows compared with all centres at a time."""
+
+
+class Clusters(NamedTuple):
+    """G clusters of N rows."""
+
+    cluster_N: Tensor
+    """The cluster of each row, 0 … G-1."""
+    medoid_G: Tensor
+    """The row nearest to each cluster's centre."""
+
+
+class HierarchicalStore:
+    """A datastore with summaries above its captions, searched at every level."""
+
+    def __init__(
+        self, store: CaptionStore, *, levels: Sequence[int] | None = None, seed: int = 0
+    ) -> None:
+        """`levels` are the clusters per level, falling; by default an eighth and a 64th of N."""
+        if levels is None:
+            levels = sorted({max(1, len(store) // 8), max(1, len(store) // 64)}, reverse=True)
+        _check_levels(levels, len(store))
+        medoids: list[Tensor] = []
+        index_N = torch.arange(len(store), device=store.embedding_ND.device)
+        for clusters in levels:
+            found = kmeans(store.embedding_ND[index_N], clusters, seed=seed)
+            index_N = index_N[found.medoid_G]
+            medoids.append(index_N)
+        self._stack(store, medoids)
+
+    def _stack(self, store: CaptionStore, medoids: Sequence[Tensor]) -> None:
+        index = torch.cat([torch.arange(len(store)).to(medoids[0]), *medoids])
+        rows = index.tolist()
+        self.captions = tuple(store.captions[n] for n in rows)
+        self.videos = tuple(store.videos[n] for n in rows)
+        self.embedding_ND = store.embedding_ND[index]
+        self.medoids = list(medoids)
+        """The captions that serve as summaries, per level, by index."""
+        self.stores: list[CaptionStore] = []
+        """The captions, then the summaries of each level, as datastores of their own."""
+        first = 0
+        for size in (len(store), *map(len, medoids)):
+            part = slice(first, first + size)
+            self.stores.append(
+                store.derived(self.captions[part], self.videos[part], self.embedding_ND[part])
+            )
+            first += size
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+    def __repr__(self) -> str:
+        sizes = " + ".join(str(len(level)) for level in self.stores)
+        return f"HierarchicalStore({sizes} captions, encoder {self.stores[0].encoder!r})"
+
+    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> Hits:
+        """The `k` nearest of every level, captions first: R is at most k times the levels.
+
+        A summary that is a caption of the excluded video is hidden like the caption itself; a
+        level of which nothing is left is passed over.
+        """
+        hits: list[Hits] = []
+        first = 0
+        for level, store in enumerate(self.stores):
+            try:
+                index_SR, score_SR = store.search(query_SD, k=k, exclude=exclude)
+                hits.append(Hits(index_SR + first, score_SR))
+            except DatastoreError:
+                if level == 0:
+                    raise
+            first += len(store)
+        index_SR = torch.cat([hit.index_SR for hit in hits], dim=1)
+        return Hits(index_SR, torch.cat([hit.score_SR for hit in hits], dim=1))
+
+    def save(self, folder: str | Path, *, half: bool = False) -> None:
+        """Write a datastore folder; `CaptionStore.load` reads the captions of it."""
+        stored = self.stores[0].stored(half=half)
+        medoids = {f"medoid_{level}": index for level, index in enumerate(self.medoids, start=1)}
+        facts = {**stored.facts, "kind": "hierarchical", "levels": [len(x) for x in self.medoids]}
+        write_folder(folder, replace(stored, facts=facts, tensors={**stored.tensors, **medoids}))
+
+    @classmethod
+    def load(cls, folder: str | Path, *, verify: bool = True) -> HierarchicalStore:
+        """Read what `save` wrote, without clustering again."""
+        stored = read_folder(folder, verify=verify)
+        names = sorted(name for name in stored.tensors if name.startswith("medoid_"))
+        if not names:
+            raise DatastoreError(f"{folder}: not a hierarchical datastore; read it as captions")
+        found = cls.__new__(cls)
+        found._stack(CaptionStore.of(stored), [stored.tensors[name] for name in names])
+        return found
+
+
+def _check_levels(levels: Sequence[int], captions: int) -> None:
+    below = captions
+    for clusters in levels:
+        if not 1 <= clusters <= below:
+            raise ValueError(
+                f"levels must fall from {captions} captions to 1 or more, got {tuple(levels)}"
+            )
+        below = clusters
+    if not levels:
+        raise ValueError("a hierarchical datastore needs at least one level of clusters")
+
+
+@torch.no_grad()
+def kmeans(row_ND: Tensor, clusters: int, *, iterations: int = 25, seed: int = 0) -> Clusters:
+    """Spherical k-means of unit rows: the same seed gives the same clusters.
+
+        cluster(n) = argmax_g  row_n · centre_g,      centre_g = unit mean of its rows
+
+    Starts by k-means++. A cluster that loses all rows is given the row that fits its own cluster
+    worst, so there are as many clusters as asked for.
+    """
+    centre_GD = _start(row_ND, clusters, seed)
+    cluster_N = torch.full((len(row_ND),), -1, dtype=torch.long, device=row_ND.device)
+    for _ in range(iterations):
+        before = cluster_N
+        cluster_N, fit_N = _assign(row_ND, centre_GD)
+        _refill(cluster_N, fit_N, clusters)
+        if torch.equal(cluster_N, before):
+            break
+        sum_GD = torch.zeros_like(centre_GD).index_add_(0, cluster_N, row_ND)
+        centre_GD = normalize(sum_GD, dim=1)
+    return Clusters(cluster_N, _medoids(row_ND, centre_GD, cluster_N))
+
+
+def _start(row_ND: Tensor, clusters: int, seed: int) -> Tensor:
+    """Greedy k-means++: of a few rows drawn far from the centres, the one that helps most."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen_N = torch.randperm(len(row_ND), generator=generator)[: _SAMPLE * clusters]
+    sample_ND = row_ND[chosen_N.to(row_ND.device)].cpu()
+    draws = 2 + int(math.log(clusters))
+    picked = [0]
+    distance_N = _distance(sample_ND, sample_ND[:1])[0]
+    for _ in range(clusters - 1):
+        total_N = distance_N.cumsum(0)
+        if total_N[-1] == 0:  # only copies of the chosen rows are left: any will do
+            picked.append(next(n for n in range(len(sample_ND)) if n not in set(picked)))
+            continue
+        draw = torch.rand(draws, generator=generator, dtype=torch.float64) * total_N[-1]
+        drawn = torch.searchsorted(total_N, draw, right=True).clamp_max(len(total_N) - 1)
+        after = torch.minimum(distance_N, _distance(sample_ND, sample_ND[drawn]))
+        best = int(after.sum(1).argmin())
+        picked.append(int(drawn[best]))
+        distance_N = after[best]
+        distance_N[picked] = 0
+    return sample_ND[picked].to(row_ND.device)
+
+
+def _distance(row_ND: Tensor, centre_GD: Tensor) -> Tensor:
+    """Half the squared distance of unit rows from each centre, in float64 [G, N]."""
+    return (1 - centre_GD @ row_ND.T).clamp_min(0).double()
+
+
+def _assign(row_ND: Tensor, centre_GD: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest centre of each row and its cosine; ties go to the first centre."""
+    parts = [(part_ND @ centre_GD.T).max(1) for part_ND in torch.split(row_ND, _PART)]
+    return torch.cat([part.indices for part in parts]), torch.cat([part.values for part in parts])
+
+
+def _refill(cluster_N: Tensor, fit_N: Tensor, clusters: int) -> None:
+    """Give each empty cluster the row that fits worst, of clusters that can spare one."""
+    count_G = cluster_N.bincount(minlength=clusters).tolist()
+    empty = [g for g, count in enumerate(count_G) if count == 0]
+    if not empty:
+        return
+    worst = iter(fit_N.argsort(stable=True).tolist())
+    for g in empty:
+        row = next(row for row in worst if count_G[int(cluster_N[row])] > 1)
+        count_G[int(cluster_N[row])] -= 1
+        count_G[g] = 1
+        cluster_N[row] = g
+
+
+def _medoids(row_ND: Tensor, centre_GD: Tensor, cluster_N: Tensor) -> Tensor:
+    """The row nearest to each centre, the first one where several are equally near."""
+    fit_N = torch.cat(
+        [
+            (part_ND * centre_GD[cluster]).sum(1)
+            for part_ND, cluster in zip(
+                torch.split(row_ND, _PART), torch.split(cluster_N, _PART), strict=True
+            )
+        ]
+    )
+    by_fit = fit_N.argsort(descending=True, stable=True)
+    order = by_fit[cluster_N[by_fit].argsort(stable=True)]
+    count_G = cluster_N.bincount(minlength=len(centre_GD))
+    return order[count_G.cumsum(0) - count_G]

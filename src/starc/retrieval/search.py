@@ -1,0 +1,337 @@
+"""Exact search by cosine: the captions nearest to a query, at memory speed.
+
+In: unit rows embedding_ND and unit queries. Out: Hits, equal to what a float64 search over all rows
+gives. A screen scores every row cheaply and says how wrong it may be; only rows that could still be
+among the best are scored again in float64. Small datastores are screened in float32; large ones in
+int8, which is several times faster and changes no result.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, pad
+
+from starc.errors import DatastoreError
+
+__all__ = ["Exclude", "Hits", "nearest", "per_query", "screen_for", "unit_queries"]
+
+log = logging.getLogger("starc")
+
+BLOCK = 65_536
+"""Rows scored at a time: the scores of a few queries stay in the processor's cache."""
+INT8_FROM = 100_000
+"""Captions from which an int8 screen repays its preparation (about ten seconds per million)."""
+_QUERIES = 64
+_TILE = 32
+_LEVELS = 63
+"""Query levels on either side of 0. Seven bits, because AVX2 adds pairs of int8 products in 16."""
+_TURN = 64
+_CACHED = 1024
+
+
+Exclude = str | Sequence[str | None] | None
+"""A video whose captions stay hidden: one for all queries, or one (or None) per query."""
+
+
+class Hits(NamedTuple):
+    """The best captions of each query, best first; equal scores in order of index."""
+
+    index_SR: Tensor
+    score_SR: Tensor
+
+
+class Screen(Protocol):
+    """Cheap scores of all rows, with a bound on their error."""
+
+    def scan(self, query_SD: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Blocks of rows: first row, score_SN of the block, and bound_S of the error."""
+        ...
+
+    def unit(self, query_SD: Tensor) -> tuple[Tensor, Tensor]:
+        """scale_S and shift_S: dot product = scale * (score ± bound) + shift."""
+        ...
+
+
+def screen_for(embedding_ND: Tensor) -> Screen:
+    """The fastest screen for these rows that this machine computes correctly."""
+    if len(embedding_ND) >= INT8_FROM and embedding_ND.device.type == "cpu":
+        log.info("datastore: preparing %d captions for fast search", len(embedding_ND))
+        try:
+            return Int8Screen(embedding_ND)
+        except (RuntimeError, AttributeError) as error:  # a processor or torch without the kernel
+            log.info("datastore: searching in float32, no int8 here (%s)", str(error)[:80])
+    return FloatScreen(embedding_ND)
+
+
+def unit_queries(query_SD: Tensor, *, k: int, width: int, encoder: str) -> Tensor:
+    """Checked queries in float32, of unit length (zeros stay so: all captions tie)."""
+    if k < 1:
+        raise ValueError(f"k must be at least 1, got {k = }")
+    if query_SD.ndim != 2:
+        raise ValueError(f"queries must be [segments, width], got {tuple(query_SD.shape) = }")
+    if query_SD.shape[1] != width:
+        raise DatastoreError(
+            f"datastore: of width {width} (text encoder {encoder!r}), the query has "
+            f"{query_SD.shape[1]}; build it with the encoder that made the video features"
+        )
+    query_SD = query_SD.detach().float().contiguous()
+    if not bool(query_SD.isfinite().all()):
+        bad = int((~query_SD.isfinite()).any(1).nonzero()[0])
+        raise DatastoreError(
+            f"datastore: query {bad} is not finite; are the video features damaged?"
+        )
+    return normalize(query_SD, dim=1)
+
+
+def per_query(exclude: Exclude, queries: int) -> Sequence[str | None]:
+    """The excluded video of each query."""
+    if exclude is None or isinstance(exclude, str):
+        return [exclude] * queries
+    if len(exclude) != queries:
+        raise ValueError(f"exclude one video per query, got {len(exclude)} for {queries}")
+    return exclude
+
+
+@torch.no_grad()
+def nearest(
+    embedding_ND: Tensor,
+    query_SD: Tensor,
+    *,
+    k: int,
+    screen: Screen,
+    hidden: Sequence[Tensor | None],
+) -> Hits:
+    """The `k` rows of largest dot product with each unit query, leaving out its `hidden` rows.
+
+    Scores are float64 sums rounded to float32, so they depend neither on the other queries nor on
+    the screen, and rows that are equal tie. At least `k` rows must remain for every query.
+    """
+    index_SR = torch.empty(len(query_SD), k, dtype=torch.long, device=embedding_ND.device)
+    score_SR = torch.empty(len(query_SD), k, device=embedding_ND.device)
+    points_S = query_SD.any(1)
+    for query in (~points_S).nonzero().flatten().tolist():
+        index_SR[query], score_SR[query] = _nowhere(embedding_ND, hidden[query], k)
+    pointing = points_S.nonzero().flatten().tolist()
+    for first in range(0, len(pointing), _QUERIES):
+        chosen = pointing[first : first + _QUERIES]
+        found = _candidates(screen, query_SD[chosen], k, [hidden[query] for query in chosen])
+        for query, (rows, upper) in zip(chosen, found, strict=True):
+            best = _rank(embedding_ND, query_SD[query], rows, upper, k)
+            index_SR[query], score_SR[query] = best
+    return Hits(index_SR, score_SR)
+
+
+def _nowhere(embedding_ND: Tensor, hidden: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """What a query of zeros finds: all captions tie.
+
+    The published code asks this of padding and leaves the choice to torch.topk; so do we, or its
+    numbers could not be had again.
+    """
+    score_N = embedding_ND.new_zeros(len(embedding_ND))
+    if hidden is not None:
+        score_N[hidden] = -torch.inf
+    score_R, index_R = score_N.topk(k)
+    return index_R, score_R
+
+
+def _candidates(
+    screen: Screen, query_SD: Tensor, k: int, hidden: Sequence[Tensor | None]
+) -> list[tuple[Tensor, Tensor]]:
+    """Rows that may be among the k best of each query, ascending, and the most they can score.
+
+    A row is out if its upper bound (score + bound) lies below the k-th best lower bound so far
+    (score - bound). Rows are first looked at in tiles: the k-th best tile is no better than the
+    k-th best row, and most tiles hold nothing of interest.
+    """
+    queries = len(query_SD)
+    lower_SR = query_SD.new_full((queries, k), -torch.inf)
+    found: list[tuple[Tensor, Tensor, Tensor]] = []
+    for first, score_SN, bound_S in screen.scan(query_SD):
+        _hide(score_SN, first, hidden)
+        tiles = pad(score_SN, (0, -score_SN.shape[1] % _TILE), value=-torch.inf)
+        tiles = tiles.view(queries, -1, _TILE)
+        best_SN = tiles.amax(2)
+        lower_SR = torch.cat([lower_SR, best_SN - bound_S[:, None]], dim=1).topk(k, dim=1).values
+        least_S = lower_SR[:, -1] - bound_S
+        which, tile = (best_SN >= least_S[:, None]).nonzero(as_tuple=True)
+        score = tiles[which, tile]
+        hit, column = ((score >= least_S[which, None]) & (score > -torch.inf)).nonzero(
+            as_tuple=True
+        )
+        which, row = which[hit], tile[hit] * _TILE + column
+        found.append((which, row + first, score[hit, column] + bound_S[which]))
+    which, row, upper = (torch.cat(parts) for parts in zip(*found, strict=True))
+    kept = upper >= lower_SR[which, -1]
+    which, row, upper = which[kept], row[kept], upper[kept]
+    scale_S, shift_S = screen.unit(query_SD)
+    upper = upper * scale_S[which] + shift_S[which] + _float_slack(query_SD.shape[1])
+    order = which.argsort(stable=True)
+    counts = which.bincount(minlength=queries).tolist()
+    return list(
+        zip(row[order].split_with_sizes(counts), upper[order].split_with_sizes(counts), strict=True)
+    )
+
+
+def _hide(score_SN: Tensor, first: int, hidden: Sequence[Tensor | None]) -> None:
+    for query, rows in enumerate(hidden):
+        if rows is not None:
+            here = rows[(rows >= first) & (rows < first + score_SN.shape[1])]
+            score_SN[query, here - first] = -torch.inf
+
+
+def _rank(
+    embedding_ND: Tensor, query_D: Tensor, rows: Tensor, upper: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """The k best of the candidate rows.
+
+    The k-th best of the 2k most promising ones rules out most others; float32 rules out nearly all
+    of the rest; float64 decides.
+    """
+    slack = 2 * _float_slack(len(query_D))
+    if len(rows) > 2 * k:
+        promising = rows[upper.topk(2 * k, sorted=False).indices]
+        least = _dots(embedding_ND, query_D, promising, torch.float32).topk(k).values[-1]
+        rows = rows[upper >= least - slack]
+    rough = _dots(embedding_ND, query_D, rows, torch.float32)
+    rows = rows[rough >= rough.topk(k).values[-1] - slack]
+    score = _dots(embedding_ND, query_D, rows, torch.float64).float()
+    score, order = score.sort(descending=True, stable=True)
+    return rows[order[:k]], score[:k]
+
+
+def _dots(embedding_ND: Tensor, query_D: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    query_D = query_D.to(dtype)
+    return torch.cat(
+        [embedding_ND[part].to(dtype) @ query_D for part in torch.split(rows, _CACHED)]
+    )
+
+
+def _float_slack(width: int) -> float:
+    """Bound on the error of a float32 dot product of two unit vectors, in whatever order."""
+    return float(width * 2**-23)
+
+
+class FloatScreen:
+    """The rows themselves."""
+
+    def __init__(self, embedding_ND: Tensor) -> None:
+        self.embedding_ND = embedding_ND
+
+    def scan(self, query_SD: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        bound_S = query_SD.new_full((len(query_SD),), _float_slack(query_SD.shape[1]))
+        for first in range(0, len(self.embedding_ND), BLOCK):
+            yield first, query_SD @ self.embedding_ND[first : first + BLOCK].T, bound_S
+
+    def unit(self, query_SD: Tensor) -> tuple[Tensor, Tensor]:
+        one_S = query_SD.new_ones(len(query_SD))
+        return one_S, one_S - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    first: int
+    packed: Any
+    length: float
+    """Length of the longest row."""
+    error: float
+    """Largest distance of a row from its int8 copy."""
+
+
+class Int8Screen:
+    """An int8 copy of the rows, a quarter of their size, multiplied by torch's FBGEMM kernel.
+
+    Rows are centred, which moves all scores of a query alike, and turned by a Hadamard matrix,
+    which moves none: it spreads the few large coordinates that CLIP embeddings have, so that int8
+    loses little. With q' the query on its lattice and r' the int8 row,
+
+        |q·r - q'·r'| <= |q - q'| |r| + |q'| |r - r'|.
+    """
+
+    def __init__(self, embedding_ND: Tensor) -> None:
+        self.turn = _hadamard(_TURN)
+        self.mean_D = embedding_ND.mean(0)
+        engine, threads = torch.backends.quantized.engine, torch.get_num_threads()
+        with warnings.catch_warnings():
+            # torch is pinned to a version that has these; a later one gets the float32 screen.
+            warnings.filterwarnings("ignore", message=".*quantized tensor creation functions.*")
+            torch.backends.quantized.engine = "fbgemm"
+            torch.set_num_threads(1)  # the pieces are so small that threads only wait: five times
+            try:
+                self.blocks = [
+                    self._pack(first, embedding_ND[first : first + BLOCK])
+                    for first in range(0, len(embedding_ND), BLOCK)
+                ]
+            finally:
+                torch.set_num_threads(threads)
+                torch.backends.quantized.engine = engine
+        self._check(embedding_ND[:BLOCK])
+
+    def scan(self, query_SD: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        turned_SD = self._turned(query_SD) / self.unit(query_SD)[0][:, None]
+        lattice_SD = (turned_SD * _LEVELS).round() / _LEVELS
+        slip_S = (turned_SD - lattice_SD).norm(dim=1)
+        length_S = lattice_SD.norm(dim=1)
+        for block in self.blocks:
+            score_SN = _multiply(lattice_SD, 1 / _LEVELS, _LEVELS + 1, block.packed)
+            # the last term covers the float32 rounding of turning, centring and rescaling
+            bound_S = slip_S * block.length + length_S * (block.error + 1e-5)
+            yield block.first, score_SN, bound_S
+
+    def unit(self, query_SD: Tensor) -> tuple[Tensor, Tensor]:
+        scale_S = self._turned(query_SD).abs().amax(1).clamp_min(1e-30)
+        return scale_S, query_SD @ self.mean_D
+
+    def _turned(self, x_ND: Tensor) -> Tensor:
+        x_ND = pad(x_ND, (0, -x_ND.shape[1] % _TURN))
+        return (x_ND.reshape(-1, _TURN) @ self.turn).view(x_ND.shape)
+
+    def _pack(self, first: int, embedding_ND: Tensor) -> _Block:
+        level_ND = torch.empty(
+            len(embedding_ND), len(self.mean_D) + -len(self.mean_D) % _TURN, dtype=torch.int8
+        )
+        scale_N = torch.empty(len(embedding_ND))
+        length = error = 0.0
+        for start in range(0, len(embedding_ND), _CACHED):  # far slower out of the cache
+            part = slice(start, start + _CACHED)
+            row_ND = self._turned(embedding_ND[part] - self.mean_D)
+            length = max(length, row_ND.norm(dim=1).amax().item())
+            scale_N[part] = row_ND.abs().amax(1).clamp_min(1e-30) / 127
+            rounded_ND = (row_ND / scale_N[part, None]).round_()
+            level_ND[part] = rounded_ND
+            row_ND -= rounded_ND.mul_(scale_N[part, None])
+            error = max(error, row_ND.norm(dim=1).amax().item())
+        quantised = torch._make_per_channel_quantized_tensor(
+            level_ND, scale_N.double(), torch.zeros_like(scale_N, dtype=torch.long), 0
+        )
+        return _Block(first, torch.ops.quantized.linear_prepack(quantised, None), length, error)
+
+    def _check(self, embedding_ND: Tensor) -> None:
+        """RuntimeError where this processor's kernel does not keep the bound."""
+        query_SD = embedding_ND[:: max(1, len(embedding_ND) // 8)][:8]
+        _, score_SN, bound_S = next(self.scan(query_SD))
+        scale_S, shift_S = self.unit(query_SD)
+        true_SN = (query_SD @ embedding_ND.T - shift_S[:, None]) / scale_S[:, None]
+        if not bool(((score_SN - true_SN).abs() <= bound_S[:, None]).all()):
+            raise RuntimeError("the int8 kernel of this processor is not exact")
+
+
+def _multiply(lattice_SD: Tensor, step: float, zero: int, packed: Any) -> Tensor:
+    multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+    score_SN: Tensor = multiply(lattice_SD, step, zero, packed)
+    return score_SN
+
+
+def _hadamard(size: int) -> Tensor:
+    """The orthogonal matrix of ±1/√size (Sylvester's construction)."""
+    turn = torch.ones(1, 1)
+    while len(turn) < size:
+        turn = torch.cat([torch.cat([turn, turn], 1), torch.cat([turn, -turn], 1)])
+    return turn / math.sqrt(size)

@@ -1,0 +1,188 @@
+"""Look at the data before anything is trained on it.
+
+In: annotations, features, speech, a datastore, held-out annotations. Out: `Findings`: what is
+missing, what does not fit, what leaks, how much there is. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from starc.errors import StarcError
+from starc.files.annotations import VideoAnnotation
+from starc.retrieval.datastore import CaptionStore, overlap
+from starc.training.dataset import Features
+from starc.types import Sentence
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One kind of trouble and where it is."""
+
+    what: str
+    where: tuple[str, ...]
+    serious: bool = True
+    """Training would stop, or its scores would mislead."""
+
+    def __str__(self) -> str:
+        more = f" and {len(self.where) - _SHOWN} more" if len(self.where) > _SHOWN else ""
+        return f"{self.what}: {len(self.where)} ({', '.join(self.where[:_SHOWN])}{more})"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is there, and what is wrong with it."""
+
+    videos: int
+    events: int
+    sentences: int
+    problems: tuple[Problem, ...]
+    histograms: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def sound(self) -> bool:
+        """Nothing serious was found."""
+        return not any(problem.serious for problem in self.problems)
+
+
+def examine(
+    annotations: Mapping[str, VideoAnnotation],
+    features: Features | None,
+    speech: Mapping[str, Sequence[Sentence]] | None,
+    *,
+    width: int | None = None,
+    store: CaptionStore | None = None,
+    held_out: Mapping[str, VideoAnnotation] | None = None,
+) -> Findings:
+    """Everything that can be said without training."""
+    problems = [
+        *_features(annotations, features, width),
+        *_speech(annotations, speech),
+        *_events(annotations),
+        *_leaks(annotations, store, held_out or {}),
+    ]
+    durations = [annotated.duration for annotated in annotations.values() if annotated.duration]
+    lengths = [end - start for each in annotations.values() for start, end in each.spans]
+    words = [len(text.split()) for each in annotations.values() for text in each.sentences]
+    return Findings(
+        videos=len(annotations),
+        events=len(lengths),
+        sentences=sum(len((speech or {}).get(video, ())) for video in annotations),
+        problems=tuple(problem for problem in problems if problem.where),
+        histograms={
+            "video length, s": _histogram(durations, (60, 120, 240, 480, 960)),
+            "events per video": _histogram(
+                [len(each.spans) for each in annotations.values()], (2, 4, 8, 12, 20)
+            ),
+            "event length, s": _histogram(lengths, (5, 10, 20, 40, 80)),
+            "words per caption": _histogram(words, (4, 8, 12, 20, 40)),
+        },
+    )
+
+
+def _features(
+    annotations: Mapping[str, VideoAnnotation], features: Features | None, width: int | None
+) -> list[Problem]:
+    if features is None:
+        return []
+    missing = tuple(video for video in annotations if video not in features)
+    wrong, broken = [], []
+    for video in annotations:
+        if video in missing:
+            continue
+        try:
+            found = features[video]
+        except StarcError as error:
+            broken.append(str(error))
+            continue
+        if width is not None and found.shape[-1] != width:
+            wrong.append(f"{video} has {found.shape[-1]}")
+    return [
+        Problem("videos without features", missing),
+        Problem(f"features of another width than {width}", tuple(wrong)),
+        Problem("features that cannot be read", tuple(broken)),
+    ]
+
+
+def _speech(
+    annotations: Mapping[str, VideoAnnotation], speech: Mapping[str, Sequence[Sentence]] | None
+) -> list[Problem]:
+    if speech is None:
+        return []
+    silent = tuple(video for video in annotations if not speech.get(video))
+    late = tuple(
+        video
+        for video, annotated in annotations.items()
+        if annotated.duration
+        and any(sentence.end > annotated.duration for sentence in speech.get(video, ()))
+    )
+    return [
+        Problem("videos without speech", silent, serious=False),
+        Problem("videos with speech after their end (it is left out)", late, serious=False),
+    ]
+
+
+def _events(annotations: Mapping[str, VideoAnnotation]) -> list[Problem]:
+    kinds: dict[str, list[str]] = {
+        "events that run backwards": [],
+        "events that reach beyond the video": [],
+        "events without words": [],
+        "events that occur twice": [],
+    }
+    nothing = []
+    for video, annotated in annotations.items():
+        seen: Counter[tuple[tuple[float, float], str]] = Counter()
+        for n, (span, text) in enumerate(
+            zip(annotated.spans, annotated.sentences, strict=True), start=1
+        ):
+            name = f"{video} #{n}"
+            start, end = span
+            if end <= start:
+                kinds["events that run backwards"].append(name)
+            elif start < 0 or (annotated.duration and end > annotated.duration + 1):
+                kinds["events that reach beyond the video"].append(name)
+            if not text.strip():
+                kinds["events without words"].append(name)
+            if seen[span, text]:
+                kinds["events that occur twice"].append(name)
+            seen[span, text] += 1
+        if not annotated.duration or annotated.duration <= 0:
+            nothing.append(video)
+    return [
+        Problem("videos without a duration", tuple(nothing)),
+        *(Problem(what, tuple(where), serious=False) for what, where in kinds.items()),
+    ]
+
+
+def _leaks(
+    annotations: Mapping[str, VideoAnnotation],
+    store: CaptionStore | None,
+    held_out: Mapping[str, VideoAnnotation],
+) -> list[Problem]:
+    both = tuple(video for video in held_out if video in annotations)
+    problems = [Problem("held-out videos that are also trained on", both)]
+    if store is not None:
+        captions = [text for each in held_out.values() for text in each.sentences]
+        owned = {video for video in store.videos if video in held_out}
+        problems.append(
+            Problem("captions of held-out videos in the datastore", tuple(overlap(store, captions)),
+                    serious=bool(owned))
+        )  # fmt: skip
+        problems.append(
+            Problem("held-out videos in the datastore", tuple(sorted(filter(None, owned))))
+        )
+    return problems
+
+
+def _histogram(values: Sequence[float], edges: Sequence[float]) -> dict[str, int]:
+    """How many values lie below the first edge, between neighbours, and from the last edge on."""
+    counts = {f"< {edges[0]:g}": sum(value < edges[0] for value in values)}
+    for low, high in pairwise(edges):
+        counts[f"{low:g}–{high:g}"] = sum(low <= value < high for value in values)
+    counts[f"≥ {edges[-1]:g}"] = sum(value >= edges[-1] for value in values)
+    return counts

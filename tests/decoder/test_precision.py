@@ -1,0 +1,119 @@
+"""Reduced precision: how far off, and what it must not depend on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from starc.config import T5Settings, tiny
+from starc.decoder import precision
+from starc.decoder.beam_search import BeamSearch, generate
+from starc.decoder.precision import Int8Linear, convert
+from starc.decoder.t5 import T5
+from starc.errors import ConfigError
+
+
+def published(data: Path) -> T5:
+    state = torch.load(data / "model/weights.pt")["state_dict"]
+    t5 = T5(tiny().t5).eval()
+    t5.load_state_dict({name: state[f"t5_model.{name}"] for name in t5.state_dict()})
+    return t5
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 on any processor; slow, but right."""
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(
+    ("name", "error", "agree"), [("int8", 0.05, 0.95), ("bfloat16", 0.02, 0.97)]
+)
+def test_error_on_trained_weights(data: Path, name: str, error: float, agree: float) -> None:
+    golden = torch.load(data / "model/case_F50_B2.pt")
+    memory = golden["gen"]["gen_enc_concat#0"], golden["gen"]["gen_enc_mask#0"]
+    target_BL = golden["inputs"]["output_tokens"]
+    speech_BL = golden["inputs"]["input_tokens"]
+    real_BL = target_BL != 0
+    exact, rough = published(data), convert(published(data), name)
+    with torch.no_grad():
+        expected, found = (
+            t5.logits(t5.decode(*memory, target_BL)).float()[real_BL] for t5 in (exact, rough)
+        )
+        heard, roughly = (t5.encode(speech_BL, speech_BL != 0).float() for t5 in (exact, rough))
+    assert (found - expected).norm() < error * expected.norm()
+    assert (found.argmax(-1) == expected.argmax(-1)).float().mean() >= agree
+    assert (heard - roughly).norm() < error * heard.norm()
+    search = BeamSearch(max_tokens=20)
+    for video, other in zip(
+        generate(exact, *memory, search), generate(rough, *memory, search), strict=True
+    ):
+        assert other.score == pytest.approx(video.score, abs=0.3)
+
+
+def test_int8_layer_is_exact_on_its_own_grid() -> None:
+    torch.manual_seed(0)
+    weight_VD = torch.randint(-127, 128, (24, 40)).float()
+    weight_VD[:, 0] = 127
+    layer = Int8Linear.of(weight_VD * 0.01)
+    x_ND = torch.randint(-layer.level, layer.level + 1, (5, 40)).float()
+    x_ND[:, 0] = layer.level
+    expected_NV = (x_ND * 0.5) @ (weight_VD.T * 0.01)
+    torch.testing.assert_close(layer(x_ND * 0.5), expected_NV, atol=1e-3, rtol=1e-5)
+
+
+def test_int8_sums_do_not_overflow() -> None:
+    layer = Int8Linear.of(torch.ones(16, 512))
+    x_ND = torch.ones(3, 512)
+    torch.testing.assert_close(layer(x_ND), torch.full((3, 16), 512.0))
+    torch.testing.assert_close(layer(-x_ND), torch.full((3, 16), -512.0))
+    assert not layer(torch.zeros(3, 512)).any()
+
+
+def test_int8_neighbours_change_nothing(data: Path) -> None:
+    t5 = convert(published(data), "int8")
+    torch.manual_seed(0)
+    memory_BMD = torch.randn(3, 20, 64) * torch.tensor([1.0, 30.0, 0.1])[:, None, None]
+    mask_BM = torch.ones(3, 20, dtype=torch.bool)
+    search = BeamSearch(max_tokens=12)
+    together = generate(t5, memory_BMD, mask_BM, search)
+    for video in range(3):
+        one = slice(video, video + 1)
+        (alone,) = generate(t5, memory_BMD[one], mask_BM[one], search)
+        assert alone.ids == together[video].ids
+
+
+def test_convert_finds_the_t5_inside_and_leaves_the_rest(data: Path) -> None:
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.t5 = published(data)
+            self.other = nn.Linear(4, 4)
+
+    holder = convert(Holder(), "int8")
+    assert isinstance(holder.other, nn.Linear)
+    assert not any(isinstance(module, nn.Linear) for module in holder.t5.modules())
+    assert convert(holder, "int8") is holder
+    with pytest.raises(ConfigError, match="int8 already"):
+        convert(holder, "float32")
+
+
+def test_unknown_or_impossible_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = T5Settings(
+        width=16, head_width=4, feed_forward=16, layers=1, decoder_layers=1, text_vocabulary=120
+    )
+    with pytest.raises(ConfigError, match="choose one of float32, bfloat16, int8"):
+        convert(T5(size), "int4")
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
+    with pytest.raises(ConfigError, match="no bfloat16 arithmetic"):
+        convert(T5(size), "bfloat16")
+    with pytest.raises(ConfigError, match="processors only"):
+        convert(T5(size).to("meta"), "int8")
+    assert convert(T5(size), "float32").shared.weight.dtype == torch.float32
+
+
+def test_detection_answers() -> None:
+    assert precision.has_bfloat16(torch.device("cpu")) in (True, False)
+    assert precision.has_bfloat16(torch.device("meta")) is False

@@ -1,0 +1,63 @@
+"""Precision, recall and segment quality on cases small enough to do by hand."""
+
+import numpy as np
+import pytest
+
+from starc.evaluation.localisation import by_overlap, by_start, f1, segment_quality
+from starc.evaluation.pairs import corpus
+from starc.files.annotations import VideoAnnotation
+
+PREDICTED = {
+    "a": VideoAnnotation(((0, 10), (0, 10), (50, 60)), ("x", "x", "y")),
+    "b": VideoAnnotation((), ()),
+}
+REFERENCE = {
+    "a": VideoAnnotation(((0, 10), (20, 30)), ("x", "z")),
+    "b": VideoAnnotation(((0, 5),), ("w",)),
+}
+SECOND = {"a": VideoAnnotation(((50, 60),), ("y",))}
+
+
+def test_duplicates_count_and_empty_lists_score_zero() -> None:
+    found = by_overlap(corpus(PREDICTED, [REFERENCE], ["a", "b"]), [0.5])
+    assert found.precision_VT.tolist() == [[2 / 3], [0]]
+    assert found.recall_VT.tolist() == [[1 / 2], [0]]
+
+
+def test_the_threshold_is_strict() -> None:
+    half = corpus(
+        {"a": VideoAnnotation(((0, 5),), ("x",))},
+        [{"a": VideoAnnotation(((0, 10),), ("x",))}],
+        ["a"],
+    )
+    exact = half.references[0].overlaps.iou_O[0]
+    assert by_overlap(half, [exact]).precision_VT.tolist() == [[0]]
+    assert by_overlap(half, [np.nextafter(exact, 0)]).precision_VT.tolist() == [[1]]
+
+
+def test_several_references_give_the_best_of_each() -> None:
+    found = by_overlap(corpus(PREDICTED, [REFERENCE, SECOND], ["a", "b"]), [0.5])
+    assert found.precision_VT[0].tolist() == [2 / 3]
+    assert found.recall_VT[0].tolist() == [1]
+
+
+def test_navigation_looks_at_starts() -> None:
+    laid_out = corpus(
+        {"a": VideoAnnotation(((0, 1), (8, 9)), ("x", "y"))},
+        [{"a": VideoAnnotation(((2, 50),), ("x",))}],
+        ["a"],
+    )
+    found = by_start(laid_out, [2, 3, 7])
+    assert found.precision_VT.tolist() == [[0, 0.5, 1]]
+    assert found.recall_VT.tolist() == [[0, 1, 1]]
+
+
+def test_segment_quality() -> None:
+    found = segment_quality(corpus(PREDICTED, [REFERENCE], ["a", "b"]))
+    assert found.recall_V.tolist() == [0.5, 0]
+    assert found.mean_iou_V.tolist() == pytest.approx([0.5, 0])
+    assert found.matched_V.tolist() == [2, 0]
+
+
+def test_f1_of_nothing_is_nothing() -> None:
+    assert f1(np.array([0.0, 1.0, 0.5]), np.array([0.0, 0.0, 1.0])).tolist() == [0, 0, 2 / 3]

@@ -1,0 +1,72 @@
+"""SODA_c: the best chain against the table and against brute force."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starc.evaluation.pairs import corpus
+from starc.evaluation.soda import best_chain, soda
+from starc.files.annotations import VideoAnnotation
+
+value = st.one_of(st.just(0.0), st.floats(0.01, 1, allow_nan=False))
+matrix = st.integers(1, 4).flatmap(
+    lambda m: st.lists(st.lists(value, min_size=m, max_size=m), min_size=1, max_size=4)
+)
+
+
+def chain(rows: list[list[float]]) -> float:
+    pairs = [(j, row[j]) for row in rows for j in reversed(range(len(row))) if row[j] > 0]
+    return best_chain(iter(pairs), len(rows[0]))
+
+
+@given(matrix)
+@settings(deadline=None)
+def test_best_chain(rows: list[list[float]]) -> None:
+    n, m = len(rows), len(rows[0])
+    table = np.zeros((n + 1, m + 1))
+    for i in range(n):
+        for j in range(m):
+            table[i + 1, j + 1] = max(table[i, j + 1], table[i + 1, j], table[i, j] + rows[i][j])
+    assert chain(rows) == table[n, m]
+    brute = max(
+        sum(rows[i][j] for i, j in zip(left, right, strict=True))
+        for size in range(min(n, m) + 1)
+        for left in combinations(range(n), size)
+        for right in combinations(range(m), size)
+    )
+    assert chain(rows) == pytest.approx(brute)
+
+
+def test_the_reference_is_meteors_hypothesis_and_order_is_kept() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def meteor(pairs: list[tuple[str, str]]) -> list[float]:
+        asked.extend(pairs)
+        return [1.0] * len(pairs)
+
+    predicted = {
+        "a": VideoAnnotation(((20, 30), (0, 10)), ("late", "early")),
+        "b": VideoAnnotation((), ()),
+    }
+    reference = {
+        "a": VideoAnnotation(((0, 10), (20, 30)), ("one", "two")),
+        "b": VideoAnnotation(((0, 9),), ("x",)),
+    }
+    laid_out = corpus(predicted, [reference], ["a", "b"])
+    found = soda(laid_out, laid_out.references[0], laid_out.captions, meteor)
+    assert sorted(asked) == [("one", "early"), ("two", "late")]
+    assert found.f1_V.tolist() == pytest.approx([1, 0])
+
+
+def test_a_hundred_thousand_predictions() -> None:
+    many = VideoAnnotation(
+        tuple((float(n % 500), float(n % 500 + 5)) for n in range(100_000)),
+        tuple(f"step {n % 7}" for n in range(100_000)),
+    )
+    reference = {"a": VideoAnnotation(((0, 50), (60, 90), (200, 220)), ("x", "y", "z"))}
+    laid_out = corpus({"a": many}, [reference], ["a"])
+    found = soda(laid_out, laid_out.references[0], laid_out.captions, lambda p: [1.0] * len(p))
+    assert 0 < found.recall_V[0] <= 1

@@ -1,0 +1,341 @@
+"""A batch can be killed at any moment and resumed; one bad file stops nobody."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from starc.errors import StarcError, VideoError
+from starc.inference import batch
+from starc.inference.batch import Counts, Output
+from starc.inference.manifest import FILE, Manifest, Row
+from starc.inference.worklist import find_videos, make_jobs
+from starc.types import Captioned, Event
+from support.small_batch import SmallStages, caption_folder, make_clip
+
+WORKER = Path(__file__).parents[1] / "support" / "small_batch.py"
+ODD_NAMES = ("with space.mp4", 'quo\'te "q".mp4', "ü寿司🍣.mkv", "-dash.mp4", "50% [a]{b}*.mp4")
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fifty videos, five of which are broken each in its own way."""
+    folder = tmp_path_factory.mktemp("clips")
+    for name in ODD_NAMES:
+        make_clip(folder / name, shade=len(name))
+    for k in range(40):
+        make_clip(folder / f"clip{k:02}.mp4", shade=5 * k, frames=4 + k % 3)
+    whole = (folder / "clip00.mp4").read_bytes()
+    (folder / "broken_cut.mp4").write_bytes(whole[:200])
+    (folder / "broken_empty.mp4").write_bytes(b"")
+    (folder / "broken_text.mp4").write_text("I am a text file.\n" * 50)
+    (folder / "broken_noise.mkv").write_bytes(bytes(range(256)) * 20)
+    (folder / "broken_pipe.mp4").symlink_to(folder / "nowhere")
+    return folder
+
+
+def outputs(out: Path) -> dict[str, str]:
+    """All files but the manifest; none may be half a file."""
+    found = {str(p.relative_to(out)): p.read_text("utf-8") for p in out.rglob("*") if p.is_file()}
+    assert not [name for name in found if name.endswith(".part")]
+    return {name: text for name, text in found.items() if name != FILE}
+
+
+def rows(out: Path) -> dict[str, Row]:
+    with Manifest(out) as manifest:
+        return manifest.rows
+
+
+def count_lines(out: Path) -> int:
+    path = out / FILE
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def start(clips: Path, out: Path, delay: float) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, WORKER, clips, out, str(delay)], env=environment)
+
+
+def wait_for_rows(process: subprocess.Popen[bytes], out: Path, number: int) -> None:
+    end = time.monotonic() + 60
+    while count_lines(out) < number:
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_killed_twice_resumed_and_complete(clips: Path, tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    for enough in (8, 25):
+        process = start(clips, out, 0.02)
+        wait_for_rows(process, out, enough)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    before = {name: row for name, row in rows(out).items() if row.status == "done"}
+    counts = caption_folder(clips, out)
+    assert counts.skipped >= 15 and counts.skipped == len(before)
+    assert (counts.done + counts.skipped, counts.failed, counts.exit_code) == (45, 5, 3)
+    after = rows(out)
+    assert all(after[name] == row for name, row in before.items()), "nothing was done twice"
+    assert sorted(name for name, row in after.items() if row.status == "failed") == [
+        "broken_cut",
+        "broken_empty",
+        "broken_noise",
+        "broken_pipe",
+        "broken_text",
+    ]
+    assert all(
+        row.error and "\n" not in row.error for row in after.values() if row.status == "failed"
+    )
+
+    straight = tmp_path / "straight"
+    caption_folder(clips, straight)
+    assert outputs(out) == outputs(straight) and len(outputs(out)) == 90
+
+
+def test_the_order_changes_nothing(clips: Path, tmp_path: Path) -> None:
+    def run(out: Path, reverse: bool, workers: int) -> dict[str, tuple[str, ...]]:
+        jobs = make_jobs(find_videos([clips]), out, ["json"])
+        with Manifest(out) as manifest:
+            jobs = jobs[::-1] if reverse else jobs
+            batch.run(jobs, SmallStages(), manifest, workers=workers)
+            return {
+                name: (row.status, row.hash, row.error, *row.outputs)
+                for name, row in manifest.rows.items()
+            }
+
+    assert run(tmp_path / "a", False, 1) == run(tmp_path / "b", True, 3)
+    assert outputs(tmp_path / "a") == outputs(tmp_path / "b")
+
+
+def test_ctrl_c_ends_cleanly_and_keeps_what_is_done(clips: Path, tmp_path: Path) -> None:
+    process = start(clips, tmp_path, 0.05)
+    wait_for_rows(process, tmp_path, 5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    done = [row for row in rows(tmp_path).values() if row.status == "done"]
+    assert 5 <= len(rows(tmp_path)) < 50
+    assert {f"{row.name}.vtt" for row in done} <= set(outputs(tmp_path))
+
+
+class Recording(SmallStages):
+    """Counts how many videos are under way at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock, self.under_way, self.most = threading.Lock(), set[Path](), 0
+        self.reading, self.captioning, self.overlapped = 0, False, False
+
+    def features(self, video: Path, stop: threading.Event) -> Any:
+        with self.lock:
+            self.under_way.add(video)
+            self.most = max(self.most, len(self.under_way))
+            self.reading += 1
+            self.overlapped |= self.captioning
+        time.sleep(0.01)
+        with self.lock:
+            self.reading -= 1
+        return [1.0]
+
+    def caption(self, video: Path, features: Any, speech: str) -> Captioned:
+        self.captioning = True
+        time.sleep(0.01)
+        with self.lock:
+            self.overlapped |= self.reading > 0
+            self.under_way.discard(video)
+        self.captioning = False
+        return super().caption(video, features, speech)
+
+
+def jobs_of(folder: Path, count: int, out: Path, formats: tuple[str, ...] = ("json",)) -> Any:
+    folder.mkdir(exist_ok=True)
+    for k in range(count):
+        (folder / f"{k:02}.mp4").write_bytes(bytes([k]))
+    return make_jobs(find_videos([folder]), out, formats)
+
+
+def test_stages_overlap_and_few_videos_are_under_way(tmp_path: Path) -> None:
+    stages = Recording()
+    with Manifest(tmp_path / "out") as manifest:
+        counts = batch.run(jobs_of(tmp_path / "in", 30, tmp_path / "out"), stages, manifest)
+    assert counts == Counts(done=30) and counts.exit_code == 0
+    assert stages.overlapped and stages.most <= 4
+
+
+class Several(SmallStages):
+    """Takes videos three at a time, and cannot take them together with number 04."""
+
+    at_once = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together: list[list[str]] = []
+
+    def features(self, video: Path, stop: threading.Event) -> Any:
+        if video.stem == "01":
+            raise VideoError("01.mp4: no video stream")
+        return [1.0]
+
+    def caption(self, video: Path, features: Any, speech: str) -> Captioned:
+        if video.stem == "04":
+            raise RuntimeError("too much for it")
+        return super().caption(video, features, speech)
+
+    def captions(self, read: Any) -> list[Captioned]:
+        self.together.append([video.stem for video, _, _ in read])
+        return [self.caption(*one) for one in read]
+
+
+def test_the_model_gets_several_videos_at_once(tmp_path: Path) -> None:
+    stages, heard = Several(), list[Row]()
+    with Manifest(tmp_path / "out") as manifest:
+        jobs = jobs_of(tmp_path / "in", 8, tmp_path / "out")
+        counts = batch.run(jobs, stages, manifest, on_row=heard.append)
+        errors = {name: row.error for name, row in manifest.rows.items() if row.error}
+    assert (counts.done, counts.failed) == (6, 2) and len(heard) == 8
+    assert errors == {"01": "01.mp4: no video stream", "04": "RuntimeError: too much for it"}
+    assert all(2 <= len(names) <= 3 and "01" not in names for names in stages.together)
+    assert len({name for names in stages.together for name in names}) >= 5
+    for name, text in outputs(tmp_path / "out").items():
+        assert f"speech of {name[:2]}.mp4" in text
+
+
+class Failing(SmallStages):
+    """Says of some videos what can go wrong."""
+
+    ERRORS: ClassVar[dict[str, Exception]] = {
+        "01": VideoError("01.mp4: no video stream"),
+        "02": MemoryError(),
+        "03": PermissionError(errno.EACCES, "Permission denied"),
+        "04": RuntimeError("a bug\nin two lines"),
+    }
+
+    def features(self, video: Path, stop: threading.Event) -> Any:
+        if video.stem in ("01", "02"):
+            raise self.ERRORS[video.stem]
+        return [1.0, 2.0]
+
+    def speech(self, video: Path, stop: threading.Event) -> str:
+        if video.stem == "03":
+            raise self.ERRORS["03"]
+        return "said"
+
+    def caption(self, video: Path, features: Any, speech: str) -> Captioned:
+        if video.stem == "04":
+            raise self.ERRORS["04"]
+        return super().caption(video, features, speech)
+
+
+def test_every_kind_of_failure_is_one_row_and_one_line(tmp_path: Path) -> None:
+    heard: list[Row] = []
+    with Manifest(tmp_path / "out") as manifest:
+        jobs = jobs_of(tmp_path / "in", 6, tmp_path / "out")
+        counts = batch.run(jobs, Failing(), manifest, on_row=heard.append)
+        assert (counts.done, counts.failed, counts.exit_code) == (2, 4, 3)
+        errors = {name: row.error for name, row in manifest.rows.items() if row.error}
+        assert heard == list(manifest.rows.values())
+        again = batch.run(jobs, SmallerStages(), manifest)
+        assert (again.skipped, again.done) == (2, 4), "failed videos are tried again"
+    assert errors == {
+        "01": "01.mp4: no video stream",
+        "02": "MemoryError",
+        "03": "PermissionError: [Errno 13] Permission denied",
+        "04": "RuntimeError: a bug in two lines",
+    }
+
+
+class SmallerStages(Failing):
+    """Nothing goes wrong any more."""
+
+    def features(self, video: Path, stop: threading.Event) -> Any:
+        return [1.0, 2.0]
+
+    def speech(self, video: Path, stop: threading.Event) -> str:
+        return "said"
+
+    def caption(self, video: Path, features: Any, speech: str) -> Captioned:
+        return SmallStages.caption(self, video, features, speech)
+
+
+def test_all_failed_is_exit_1(tmp_path: Path) -> None:
+    assert Counts(failed=3).exit_code == 1 and Counts(failed=3, skipped=1).exit_code == 3
+
+
+def test_a_full_disk_stops_the_run_and_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = os.fsync, [0]
+
+    def filling(handle: int) -> None:
+        calls[0] += 1
+        if calls[0] > 7:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    out = tmp_path / "out"
+    jobs = jobs_of(tmp_path / "in", 10, out, ("json", "vtt"))
+    with monkeypatch.context() as patched, Manifest(out) as manifest:
+        patched.setattr("os.fsync", filling)
+        with pytest.raises(StarcError, match="disk full; make room and run again"):
+            batch.run(jobs, SmallerStages(), manifest)
+    assert all(json.loads(text) for name, text in outputs(out).items() if name.endswith(".json"))
+    with Manifest(out) as manifest:
+        counts = batch.run(jobs, SmallerStages(), manifest)
+    assert (counts.done, counts.skipped) == (8, 2)
+
+
+def test_an_output_folder_that_is_a_file_is_a_failure_of_each(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path / "in", 2, tmp_path / "out/deep")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/deep").write_text("a file")
+    with Manifest(tmp_path / "out") as manifest:
+        assert batch.run(jobs, SmallerStages(), manifest).failed == 2
+
+
+def test_without_resume_everything_is_done_again(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path / "in", 3, tmp_path / "out")
+    with Manifest(tmp_path / "out") as manifest:
+        batch.run(jobs, SmallerStages(), manifest)
+        assert batch.run(jobs, SmallerStages(), manifest, resume=True).skipped == 3
+        assert batch.run(jobs, SmallerStages(), manifest, resume=False).done == 3
+        other = Output(granularity=2.0)
+        assert batch.run(jobs, SmallerStages(), manifest, output=other).done == 3
+
+
+def test_rows_of_an_earlier_run_are_heard_first(tmp_path: Path) -> None:
+    jobs, heard = jobs_of(tmp_path / "in", 5, tmp_path / "out"), list[Row]()
+    with Manifest(tmp_path / "out") as manifest:
+        batch.run(jobs[2:4], SmallerStages(), manifest)
+        counts = batch.run(jobs, SmallerStages(), manifest, on_row=heard.append)
+    assert (counts.done, counts.skipped) == (3, 2)
+    assert [row.name for row in heard[:2]] == ["02", "03"]
+    assert sorted(row.name for row in heard) == [f"{k:02}" for k in range(5)]
+
+
+def test_notes_of_the_writers_are_in_the_row(tmp_path: Path) -> None:
+    class Long(SmallerStages):
+        def caption(self, video: Path, features: Any, speech: str) -> Captioned:
+            return Captioned(video.name, 100.0, (Event(0, 90, "all of it"),))
+
+    jobs = jobs_of(tmp_path / "in", 1, tmp_path / "out", ("youtube",))
+    with Manifest(tmp_path / "out") as manifest:
+        batch.run(jobs, Long(), manifest)
+        assert "YouTube wants three" in manifest.rows["00"].notes[0]
+
+
+def test_predictions_of_all_finished_videos_in_one_file(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path / "in", 6, tmp_path / "out")
+    with Manifest(tmp_path / "out") as manifest:
+        batch.run(jobs, Failing(), manifest)
+        batch.write_predictions(jobs, manifest, tmp_path / "p.json")
+    results = json.loads((tmp_path / "p.json").read_text())["results"]
+    assert list(results) == ["00", "05"] and results["05"][0]["timestamp"] == [0, 2]

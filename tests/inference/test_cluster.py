@@ -1,0 +1,94 @@
+"""The Ray run equals the local run, also when a machine dies half-way and a file kills workers."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starc.errors import MissingExtra
+from starc.inference import cluster
+from starc.inference.manifest import FILE, Manifest
+from starc.types import Captioned
+from support.small_batch import SmallStages, caption_folder, make_clip
+
+PROGRAM = Path(__file__).parents[1] / "support" / "small_cluster.py"
+
+
+def test_the_workers_hand_on_what_went_wrong(tmp_path: Path) -> None:
+    make_clip(tmp_path / "a.mp4", shade=9)
+    (tmp_path / "b.mp4").write_text("text")
+    read, tell = cluster._Read(SmallStages), cluster._Tell(SmallStages)
+    good = tell(read({"index": 0, "video": str(tmp_path / "a.mp4")}))
+    assert Captioned.from_json(json.loads(good["captioned"])).video == "a.mp4"
+    assert good["error"] == "" and json.loads(good["identity"])["size"] > 0
+    bad = tell(read({"index": 1, "video": str(tmp_path / "b.mp4")}))
+    assert "b.mp4: not a video" in bad["error"] and bad["captioned"] == ""
+
+    class Broken(SmallStages):
+        def speech(self, video: Path, stop: threading.Event) -> str:
+            raise RuntimeError("deaf")
+
+    assert cluster._Read(Broken)({"index": 0, "video": str(tmp_path / "a.mp4")})["error"] == (
+        "RuntimeError: deaf"
+    )
+
+
+def test_without_ray_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", absent)
+    with Manifest(tmp_path) as manifest, pytest.raises(MissingExtra, match=r"starc\[ray\]"):
+        cluster.run([], SmallStages, manifest, settings="s")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+def test_a_machine_dies_and_the_result_is_that_of_a_local_run(tmp_path: Path) -> None:
+    clips, out, local = tmp_path / "clips", tmp_path / "ray", tmp_path / "local"
+    clips.mkdir()
+    for k in range(30):
+        make_clip(clips / f"clip {k:02}.mp4", shade=8 * k)
+    (clips / "broken.mp4").write_text("not a video")
+    make_clip(clips / "deadly.mp4", shade=1)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(PROGRAM.parent),
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    }
+    command = [sys.executable, str(PROGRAM), str(clips), str(out), "8"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    report = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("{")))
+    assert report == {"done": 30, "failed": 2, "skipped": 0, "alive": 1}
+
+    (clips / "deadly.mp4").rename(tmp_path / "away.mp4")
+    counts = caption_folder(clips, local)
+    assert (counts.done, counts.failed) == (30, 1)
+
+    def files(folder: Path) -> dict[str, str]:
+        return {path.name: path.read_text() for path in folder.iterdir() if path.name != FILE}
+
+    assert files(out) == files(local)
+    with Manifest(out) as theirs, Manifest(local) as ours:
+        assert "its worker died 3 times" in theirs.rows.pop("deadly").error
+        assert theirs.rows.keys() == ours.rows.keys()
+        for name, row in ours.rows.items():
+            other = theirs.rows[name]
+            assert (row.status, row.hash, row.outputs, row.error) == (
+                other.status,
+                other.hash,
+                other.outputs,
+                other.error,
+            )

@@ -1,0 +1,300 @@
+"""Speech: subtitles before listening, every road says where its words are from."""
+
+import importlib.machinery
+import importlib.util
+import json
+import logging
+import sys
+import types
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from starc.errors import MissingExtra, SpeechError, VideoError
+from starc.files import cache as caches
+from starc.media import audio, moonshine, speech
+from starc.media.speech import Transcript, handed_in, transcribe
+from starc.types import Sentence
+from support.clips import beep, write_clip, write_sound
+
+SRT = "1\n00:00:01,000 --> 00:00:02,000\nCrack two eggs.\n"
+SAID = (Sentence(1.0, 2.0, "Crack two eggs."),)
+
+needs_moonshine = pytest.mark.skipif(
+    importlib.util.find_spec("moonshine_voice") is None, reason="moonshine-voice is not installed"
+)
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    return folder / "starc" / "speech"
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No recogniser is installed."""
+    find = importlib.util.find_spec
+    hidden = {"faster_whisper", "moonshine_voice"}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name in hidden else find(name)
+    )
+
+
+@pytest.fixture
+def whisper(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """A faster-whisper that hears one sentence in every window, and notes how it was called."""
+    calls: list[dict[str, object]] = []
+
+    class WhisperModel:
+        def __init__(self, model: str) -> None:
+            if model == "nowhere":
+                raise OSError("no connection\nto the hub")
+
+        def transcribe(self, samples: np.ndarray, **options: object) -> tuple[object, object]:
+            assert samples.dtype == np.float32 and samples.ndim == 1
+            calls.append({"seconds": len(samples) / 16_000, **options})
+            part = types.SimpleNamespace(start=0.5, end=1.0, text=" Hello  there. ")
+            return iter([part]), types.SimpleNamespace(language="de")
+
+    module = types.ModuleType("faster_whisper")
+    module.WhisperModel = WhisperModel  # type: ignore[attr-defined]
+    module.__spec__ = importlib.machinery.ModuleSpec("faster_whisper", None)
+    monkeypatch.setitem(sys.modules, "faster_whisper", module)
+    monkeypatch.setattr(
+        speech, "version", lambda name: {"faster-whisper": "9.9"}.get(name, "0.1.0")
+    )
+    speech._whisper_model.cache_clear()
+    return calls
+
+
+def test_sidecar_comes_first(tmp_path: Path, whisper: list[dict[str, object]]) -> None:
+    path = write_clip(tmp_path / "a.mp4", audio="aac")
+    (tmp_path / "a.en.srt").write_text(SRT)
+    assert transcribe(path) == Transcript(SAID, "subtitles a.en.srt")
+    assert transcribe(path, engine="subtitles") == Transcript(SAID, "subtitles a.en.srt")
+    assert not whisper
+
+
+def test_manifesto_uses_its_subtitles(shared: Path) -> None:
+    found = transcribe(shared / "data/videos/manifesto.mp4")
+    assert found.provenance == "subtitles manifesto.srt"
+    assert len(found.sentences) == 37
+
+
+def test_subtitles_inside_the_file(shared: Path) -> None:
+    found = transcribe(shared / "data/videos/nasa_13013.mp4")
+    assert found.provenance == "subtitles inside the file"
+    assert len(found.sentences) == 4
+
+
+def test_bad_sidecar(tmp_path: Path, deaf: None, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_clip(tmp_path / "a.mp4", audio="aac")
+    (tmp_path / "a.srt").write_text("some words")
+    with caplog.at_level(logging.WARNING, "starc"):
+        assert transcribe(path).provenance.startswith("none")
+    assert "no subtitles in it" in caplog.text
+    with pytest.raises(SpeechError, match="no subtitles in it"):
+        transcribe(path, engine="subtitles")
+
+
+def test_nothing_to_hear(tmp_path: Path, deaf: None) -> None:
+    silent = write_clip(tmp_path / "silent.mp4")
+    assert transcribe(silent) == Transcript((), "none: no sound")
+    assert transcribe(silent, engine="none").sentences == ()
+    with pytest.raises(SpeechError, match="no subtitles beside or inside it"):
+        transcribe(silent, engine="subtitles")
+
+
+def test_no_recogniser(tmp_path: Path, deaf: None) -> None:
+    path = write_clip(tmp_path / "a.mp4", audio="aac")
+    found = transcribe(path)
+    assert found.sentences == ()
+    assert found.provenance.startswith("none: moonshine-voice 0.1.0 is not installed")
+    for engine in ("whisper", "moonshine"):
+        with pytest.raises(MissingExtra, match="pip install"):
+            transcribe(path, engine=engine)
+    with pytest.raises(MissingExtra, match="faster-whisper"):
+        transcribe(path, model="large-v3")
+
+
+def test_whisper(
+    tmp_path: Path, whisper: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speech, "WHISPER_SECONDS", 2.0)
+    path = write_clip(tmp_path / "a.mp4", seconds=5, audio="aac")
+    found = transcribe(path, model="large-v2")
+    assert found.provenance == "faster-whisper 9.9 large-v2"
+    assert len(whisper) == len(found.sentences) >= 3
+    assert sum(call["seconds"] for call in whisper) == pytest.approx(5, abs=0.2)
+    # What the first window spoke is told to the others.
+    assert [call["language"] for call in whisper] == [None] + ["de"] * (len(whisper) - 1)
+    assert found.sentences[0] == Sentence(0.5, 1.0, "Hello there.")
+    starts = [said.start for said in found.sentences]
+    assert starts[1] == pytest.approx(whisper[0]["seconds"] + 0.5, abs=0.01)
+
+
+def test_whisper_without_its_model(tmp_path: Path, whisper: list[dict[str, object]]) -> None:
+    path = write_clip(tmp_path / "a.mp4", audio="aac")
+    with pytest.raises(SpeechError, match=r"'nowhere' cannot be loaded .*name a folder") as caught:
+        transcribe(path, model="nowhere")
+    assert "\n" not in str(caught.value)
+
+
+def test_auto_goes_on_when_whisper_cannot_be_loaded(
+    tmp_path: Path, whisper: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speech, "WHISPER_MODEL", "nowhere")
+    path = write_clip(tmp_path / "a.mp4", audio="aac")
+    assert "whisper" not in transcribe(path, language="en").provenance.split(":")[0]
+
+
+def test_cache(tmp_path: Path, empty_cache: Path, whisper: list[dict[str, object]]) -> None:
+    path = write_clip(tmp_path / "a.mp4", audio="aac")
+    first = transcribe(path, engine="whisper")
+    assert len(whisper) == 1
+    assert transcribe(path, engine="whisper") == first
+    path.rename(tmp_path / "renamed.mp4")
+    assert transcribe(tmp_path / "renamed.mp4", engine="whisper") == first
+    assert len(whisper) == 1
+    transcribe(tmp_path / "renamed.mp4", engine="whisper", model="tiny")
+    transcribe(tmp_path / "renamed.mp4", engine="whisper", language="fr")
+    other = write_clip(tmp_path / "b.mp4", seconds=4, audio="aac")
+    transcribe(other, engine="whisper", cache=tmp_path / "elsewhere")
+    assert len(whisper) == 4
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+    assert len(list(empty_cache.iterdir())) == 3
+    for entry in empty_cache.iterdir():
+        entry.write_text("{")
+    assert transcribe(tmp_path / "renamed.mp4", engine="whisper") == first
+    assert len(whisper) == 5
+
+
+def test_cache_that_cannot_be_written(
+    tmp_path: Path, whisper: list[dict[str, object]], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_clip(tmp_path / "a.mp4", audio="aac")
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING, "starc"):
+        found = transcribe(path, engine="whisper", cache=tmp_path / "file" / "cache")
+    assert found.sentences
+    assert "nothing is cached" in caplog.text
+
+
+def test_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for whole in (10_000, 100):
+        monkeypatch.setattr(caches, "READ_WHOLE", whole)
+        monkeypatch.setattr(caches, "PIECE", 50)
+        path = tmp_path / "a"
+        names = set()
+        for content in (b"a" * 4000, b"b" + b"a" * 3999, b"a" * 3999 + b"b", b"a" * 4001):
+            path.write_bytes(content)
+            names.add(caches.fingerprint(path))
+        assert len(names) == 4
+    with pytest.raises(VideoError):
+        caches.fingerprint(tmp_path / "missing")
+
+
+def test_half_written_entries_are_never_seen(tmp_path: Path) -> None:
+    entry = tmp_path / "a.json"
+    caches.write(entry, [1])
+    with pytest.raises(TypeError):
+        caches.write(entry, [1, object()])
+    assert json.loads(entry.read_text()) == [1]
+    assert list(tmp_path.iterdir()) == [entry]
+
+
+def test_handed_in(tmp_path: Path) -> None:
+    (tmp_path / "mine.srt").write_text(SRT)
+    assert handed_in(tmp_path / "mine.srt") == Transcript(SAID, "handed in mine.srt")
+
+
+def test_wrong_calls(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="engine must be one of auto, none"):
+        transcribe(tmp_path / "a.mp4", engine="ears")  # type: ignore[arg-type]
+    with pytest.raises(VideoError, match="no such file"):
+        transcribe(tmp_path / "a.mp4")
+
+
+@needs_moonshine
+def test_moonshine_understands_only_english(tmp_path: Path) -> None:
+    path = write_clip(tmp_path / "a.mp4", audio="aac")
+    with pytest.raises(SpeechError, match="understands only English"):
+        transcribe(path, engine="moonshine", language="de")
+    with pytest.raises(SpeechError, match="has one model"):
+        transcribe(path, engine="moonshine", model="large")
+
+
+@needs_moonshine
+def test_moonshine_hears_nasa(shared: Path) -> None:
+    found = transcribe(shared / "data/videos/nasa_13013.mp4", engine="moonshine")
+    assert found.provenance == "moonshine-voice 0.1.0 tiny-en"
+    text = " ".join(said.text for said in found.sentences)
+    assert "optical and science segment" in text
+    assert "Greenbelt, Maryland" in text
+    assert found.sentences[0].start == pytest.approx(0.5, abs=0.3)
+    assert found.sentences[-1].end == pytest.approx(12.4, abs=0.5)
+
+
+@needs_moonshine
+def test_moonshine_keeps_time_over_a_gap(shared: Path, tmp_path: Path) -> None:
+    (window,) = audio.windows(shared / "data/videos/nasa_13013.mp4", seconds=60)
+    said = window.samples[: 5 * audio.RATE]
+    path = tmp_path / "gap.mkv"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=audio.RATE, layout="mono")
+        for offset in (0, 20):
+            block = av.AudioFrame.from_ndarray((said[None] * 32767).astype(np.int16), "s16", "mono")
+            block.sample_rate, block.time_base = audio.RATE, Fraction(1, audio.RATE)
+            block.pts = offset * audio.RATE
+            container.mux(stream.encode(block))
+        container.mux(stream.encode())
+    found = transcribe(path, engine="moonshine").sentences
+    late = [one for one in found if one.start >= 20]
+    assert any("optical" in one.text for one in late)
+    assert not [one for one in found if 7 < one.start < 19.5]
+
+
+def test_a_child_that_dies_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "child.py"
+    script.write_text("import sys; sys.stdin.buffer.read(8); sys.exit('no such thing')")
+    monkeypatch.setattr(moonshine, "__file__", str(script))
+    with pytest.raises(moonshine.Failed, match="no such thing"), moonshine.Listener() as listener:
+        for _ in range(50):
+            listener.hear(np.zeros(100_000, np.float32))
+        listener.lines()
+
+
+def test_sound_is_resampled(tmp_path: Path) -> None:
+    path = write_sound(tmp_path / "a.wav", seconds=3, codec="pcm_s16le", rate=44_100)
+    (window,) = audio.windows(path, seconds=60)
+    assert window.start == 0 and window.samples.dtype == np.float32
+    assert len(window.samples) == pytest.approx(3 * audio.RATE, abs=50)
+    spectrum = np.abs(np.fft.rfft(window.samples[: 2 * audio.RATE]))
+    assert np.argmax(spectrum) / 2 == pytest.approx(440, abs=1)
+    assert np.abs(window.samples).max() == pytest.approx(0.2, abs=0.02)
+
+
+def test_windows_are_cut_in_pauses(tmp_path: Path) -> None:
+    tone = beep(20)
+    tone[int(8.6 * 16_000) : int(9.2 * 16_000)] = 0
+    path = write_clip(tmp_path / "a.mkv", seconds=20, tone=tone, audio="flac")
+    found = list(audio.windows(path, seconds=10))
+    assert found[1].start == pytest.approx(8.9, abs=0.3)
+    assert all(len(window.samples) <= 10 * audio.RATE for window in found)
+    whole = np.concatenate([window.samples for window in found])
+    (uncut,) = audio.windows(path, seconds=60)
+    np.testing.assert_array_equal(whole, uncut.samples)
+
+
+def test_damaged_sound_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_sound(tmp_path / "a.flac", seconds=10)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 3000] = b"\x55" * 3000
+    path.write_bytes(data)
+    heard = sum(len(window.samples) for window in audio.windows(path, seconds=60))
+    assert heard > 5 * audio.RATE

@@ -1,0 +1,173 @@
+"""Chapters cover the video without overlap; granularity joins and splits; YouTube accepts them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starc.errors import VideoError
+from starc.output.chapters import INTRODUCTION, chapters, for_youtube, regroup
+from starc.types import Captioned, Event, Segment
+
+
+def captioned(
+    *events: tuple[float, float, str, float | None], duration: float = 100.0
+) -> Captioned:
+    return Captioned("a.mp4", duration, tuple(Event(*event) for event in events))
+
+
+@st.composite
+def videos(draw: st.DrawFn, shortest: float = 0.5) -> Captioned:
+    duration = draw(st.floats(shortest, 5000))
+    events = []
+    for _ in range(draw(st.integers(0, 12))):
+        start = draw(st.floats(0, 1)) * duration
+        length = draw(st.floats(0.001, 1)) * duration
+        confidence = draw(st.none() | st.floats(0, 1))
+        events.append(Event(start, start + length, "step", confidence, draw(st.booleans())))
+    frames = draw(st.integers(0, 30))
+    times = tuple(k * duration / max(frames, 1) for k in range(frames))
+    saliency = tuple(draw(st.floats(0, 1)) for _ in range(frames))
+    return Captioned("v.mp4", duration, tuple(events), frame_times=times, saliency=saliency)
+
+
+@settings(deadline=None, max_examples=60)
+@given(videos(), st.sampled_from([0.3, 1.0, 2.5]))
+def test_chapters_partition_the_video(video: Captioned, granularity: float) -> None:
+    found = chapters(video, granularity=granularity)
+    assert bool(found) == any(not e.repeated and e.start < video.duration for e in video.events)
+    if found:
+        assert found[0].start == 0 and found[-1].end == video.duration
+        assert all(a.end == b.start for a, b in itertools.pairwise(found))
+
+
+def test_chapters_begin_where_events_begin() -> None:
+    video = captioned((4, 20, "a", 0.9), (18, 40, "b", 0.9), (60, 80, "c", 0.9))
+    assert [(c.start, c.end, c.caption) for c in chapters(video)] == [
+        (0, 18, "a"),
+        (18, 60, "b"),
+        (60, 100, "c"),
+    ]
+
+
+def test_the_time_before_a_late_first_event_is_an_introduction() -> None:
+    found = chapters(captioned((30, 50, "a", 0.9)))
+    assert [(c.start, c.end, c.caption) for c in found] == [(0, 30, INTRODUCTION), (30, 100, "a")]
+
+
+def test_one_event_over_everything_does_not_swallow_good_ones() -> None:
+    parts = [(10.0 * k, 10.0 * k + 9, f"part {k}", 0.6) for k in range(10)]
+    found = chapters(captioned((0, 100, "a man cooks", 0.7), *parts))
+    assert [c.caption for c in found] == [f"part {k}" for k in range(10)]
+
+
+def test_a_short_event_inside_a_long_one_is_no_chapter() -> None:
+    found = chapters(
+        captioned((0, 60, "long", 0.6), (20, 24, "short", 0.9), (60, 100, "next", 0.6))
+    )
+    assert [c.caption for c in found] == ["long", "next"]
+
+
+def test_repeated_events_make_no_chapter() -> None:
+    events = (Event(0, 50, "a", 0.9), Event(50, 100, "a", 0.9, repeated=True))
+    assert len(chapters(Captioned("v", 100, events))) == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(videos(), st.floats(0.05, 4))
+def test_granularity_moves_the_count_and_keeps_the_extent(video: Captioned, level: float) -> None:
+    found = regroup(video, level)
+    target = max(1, round(len(video.events) * level)) if video.events else 0
+    if level <= 1:
+        assert len(found) == target
+    else:
+        assert len(video.events) <= len(found) <= target
+    if video.events:
+        assert min(e.start for e in found) == min(e.start for e in video.events)
+        assert max(e.end for e in found) == max(e.end for e in video.events)
+        total = sum(e.end - e.start for e in video.events)
+        if level > 1:
+            assert sum(e.end - e.start for e in found) == pytest.approx(total)
+
+
+def test_granularity_one_changes_nothing() -> None:
+    video = captioned((50, 60, "b", 0.5), (0, 10, "a", None))
+    assert regroup(video, 1.0) is video.events
+
+
+def test_joining_prefers_near_and_weak_neighbours() -> None:
+    video = captioned((0, 10, "a", 0.9), (11, 20, "b", 0.2), (60, 90, "c", 0.9))
+    found = regroup(video, 0.67)
+    assert [(e.start, e.end, e.caption) for e in found] == [(0, 20, "a"), (60, 90, "c")]
+    assert found[0].confidence == pytest.approx((0.9 * 10 + 0.2 * 9) / 19)
+
+
+def test_joining_respects_a_dip_in_saliency() -> None:
+    events = tuple(
+        Event(start, start + 30.0, name, 0.5)
+        for start, name in zip((0, 30, 60), "abc", strict=True)
+    )
+    times = tuple(float(k) for k in range(90))
+    saliency = tuple(0.05 if 28 <= k <= 32 else 0.9 for k in range(90))
+    video = Captioned("v", 90, events, frame_times=times, saliency=saliency)
+    assert [(e.start, e.end) for e in regroup(video, 0.67)] == [(0, 30), (30, 90)]
+
+
+def test_splitting_cuts_where_saliency_is_lowest() -> None:
+    times = tuple(float(k) for k in range(100))
+    saliency = tuple(0.1 if k == 44 else 0.8 for k in range(100))
+    video = Captioned("v", 100, (Event(0, 100, "cook", 0.5),), frame_times=times, saliency=saliency)
+    assert [(e.start, e.end, e.caption) for e in regroup(video, 2)] == [
+        (0, 44, "cook (1/2)"),
+        (44, 100, "cook (2/2)"),
+    ]
+
+
+def test_splitting_without_saliency_uses_segments_then_the_middle() -> None:
+    times = tuple(float(k) for k in range(100))
+    cuts = (Segment(0, 60, 0, 1.0), Segment(60, 100, 1, 1.0))
+    video = Captioned("v", 100, (Event(0, 100, "cook"),), frame_times=times, segments=cuts)
+    assert [e.start for e in regroup(video, 2)] == [0, 60]
+    assert [e.start for e in regroup(captioned((0, 100, "cook", None)), 2)] == [0, 50]
+
+
+@pytest.mark.parametrize("level", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_granularity_that_means_nothing_is_refused(level: float) -> None:
+    with pytest.raises(ValueError, match="granularity"):
+        regroup(captioned((0, 10, "a", None)), level)
+
+
+@settings(deadline=None, max_examples=150)
+@given(videos(shortest=30.0))
+def test_youtube_chapters_are_valid_by_construction(video: Captioned) -> None:
+    if not chapters(video):
+        with pytest.raises(VideoError, match="no events"):
+            for_youtube(video)
+        return
+    found, notes = for_youtube(video)
+    starts = [chapter.start for chapter in found]
+    assert starts[0] == 0 and len(found) >= 3
+    assert all(isinstance(start, int) for start in starts)
+    assert all(b - a >= 10 for a, b in itertools.pairwise([*starts, video.duration]))
+    before = chapters(video)
+    if [int(c.start) for c in before] != starts:
+        assert notes
+
+
+def test_youtube_repairs_are_said() -> None:
+    short = captioned(
+        (0, 40, "a", 0.9), (40, 44, "b", 0.9), (44, 70, "c", 0.9), (70, 100, "d", 0.9)
+    )
+    found, notes = for_youtube(short)
+    assert [(c.start, c.caption) for c in found] == [(0, "a"), (44, "c"), (70, "d")] or notes
+    assert any("joined 1" in note for note in notes)
+    found, notes = for_youtube(captioned((0, 100, "only", 0.9)))
+    assert len(found) == 3 and any("there were 1" in note for note in notes)
+
+
+def test_a_video_too_short_for_youtube_says_so() -> None:
+    with pytest.raises(VideoError, match=r"too short for YouTube chapters \(29\.0 s"):
+        for_youtube(captioned((0, 20, "a", 0.9), duration=29))

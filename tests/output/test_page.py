@@ -1,0 +1,126 @@
+"""The page: whole, harmless, and every bar leads to its row."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from starc.output import page
+from starc.types import Captioned, Event, Retrieved, Segment, Sentence
+
+EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+class Reader(HTMLParser):
+    """Collects tags and attributes, and fails where tags are not closed in order."""
+
+    VOID = frozenset({"meta", "polygon", "polyline"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(captioned: Captioned) -> Reader:
+    reader = Reader()
+    reader.feed(page.render(captioned))
+    assert not reader.open
+    return reader
+
+
+def everything(evil: str = "plain") -> Captioned:
+    segments = (
+        Segment(0, 4, 0, 0.4, True, (Retrieved(f"whisk {evil}", 0.91),)),
+        Segment(4, 7, 9, 0.3, False),
+        Segment(7, 10, 1, 0.9, True, (Retrieved("fry", 0.8),)),
+    )
+    return Captioned(
+        f"a {evil}.mp4",
+        100.0,
+        (
+            Event(0, 40, f"one {evil}", 0.9),
+            Event(30, 60, "two", 0.5),
+            Event(60, 120, "three", None, True),
+        ),
+        (Sentence(1, 5, f"hello {evil}"),),
+        tuple(10.0 * k for k in range(10)),
+        tuple(k / 10 for k in range(10)),
+        segments,
+        {"model": f"m {evil}"},
+    )
+
+
+def test_captions_are_text_and_never_markup() -> None:
+    text = page.render(everything(EVIL))
+    reader = read(everything(EVIL))
+    assert not {tag for tag, _ in reader.found} & {"script", "img"}
+    assert 'onerror="' not in text and reader.text.count(EVIL) >= 5
+    assert not [
+        name for _, attributes in reader.found for name in attributes if name.startswith("on")
+    ]
+
+
+def test_nothing_is_fetched() -> None:
+    text = page.render(everything())
+    assert (
+        "http" not in text.replace("http-equiv", "")
+        and "url(" not in text
+        and "@import" not in text
+    )
+    assert "default-src 'none'" in text
+
+
+def test_every_bar_leads_to_its_row() -> None:
+    reader = read(everything())
+    ids = {attributes["id"] for _, attributes in reader.found if "id" in attributes}
+    links = {attributes["href"][1:] for _, attributes in reader.found if "href" in attributes}
+    assert links == ids == {"event-1", "event-2", "event-3", "segment-1", "segment-3"}
+
+
+def test_all_parts_are_on_one_axis() -> None:
+    text = page.render(everything())
+    for name in ("Saliency", "Segments", "Events", "Speech", "Retrieved captions"):
+        assert name in text
+    spans = re.findall(r"left:([\d.]+)%;width:([\d.]+)%", text)
+    assert len(spans) == 3 + 3 + 1
+    assert all(float(left) + float(width) <= 100.001 for left, width in spans)
+    assert text.count('class="bar kept"') == 2
+
+
+def test_overlapping_events_lie_in_rows() -> None:
+    events = [Event(0, 10, "a"), Event(5, 8, "b"), Event(8, 12, "c"), Event(10, 11, "d")]
+    rows = page._rows(events)
+    assert rows == [0, 1, 1, 0]
+    for a, row_a in zip(events, rows, strict=True):
+        for b, row_b in zip(events, rows, strict=True):
+            assert a is b or row_a != row_b or a.end <= b.start or b.end <= a.start
+
+
+def test_an_empty_or_very_long_video_is_a_page_too() -> None:
+    assert "No events found" in read(Captioned("a.mp4", 0.04, ())).text
+    reader = read(
+        Captioned("a.mp4", 86400.0, tuple(Event(k * 60, k * 60 + 90, "x") for k in range(1440)))
+    )
+    ticks = [
+        attributes
+        for _, attributes in reader.found
+        if "tick" in attributes.get("class", "").split()
+    ]
+    assert 2 <= len(ticks) <= 9

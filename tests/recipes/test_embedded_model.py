@@ -1,0 +1,68 @@
+"""The model in the package: what is shipped, and that it captions whatever it is given."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import starc
+from starc.inference.caption import EMBEDDED, Starc
+from starc.inference.pipeline import Options
+from starc.model import checkpoint
+from support.clips import write_clip
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Starc:
+    return starc.load(options=Options(cache=tmp_path_factory.mktemp("cache")))
+
+
+def test_it_is_small_and_whole() -> None:
+    assert sum(file.stat().st_size for file in EMBEDDED.rglob("*") if file.is_file()) < 60e6
+    loaded = checkpoint.load(EMBEDDED, device="cpu")
+    assert loaded.tokenizer is not None and loaded.joint is not None and loaded.store is not None
+    assert loaded.tokenizer.get_vocab_size() == loaded.config.t5.text_vocabulary
+    assert loaded.joint.width == loaded.config.temporal.features
+    assert loaded.config.saliency is not None and loaded.config.retrieval is not None
+
+
+def test_the_demonstration(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    ran = subprocess.run(
+        [sys.executable, ROOT / "examples/demo.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Against the reference: METEOR" in ran.stdout
+    found = json.loads((tmp_path / "out/scrambled_eggs.json").read_text())
+    assert len(found["events"]) >= 3
+    assert any("egg" in event["caption"] for event in found["events"])
+    assert (tmp_path / "out/scrambled_eggs.vtt").read_text().startswith("WEBVTT")
+    assert "<svg" in (tmp_path / "out/scrambled_eggs.html").read_text()
+
+
+def test_a_silent_video_gets_an_answer(model: Starc, tmp_path: Path) -> None:
+    captioned = model.caption(write_clip(tmp_path / "silent.mp4", seconds=8))
+    assert captioned.sentences == () and len(captioned.saliency) == 8
+    assert all(0 <= event.start < event.end <= 8.1 for event in captioned.events)
+
+
+def test_other_languages_and_subjects_get_an_answer(model: Starc, tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", seconds=20)
+    (tmp_path / "clip.srt").write_text(
+        "1\n00:00:01,000 --> 00:00:08,000\nСегодня мы говорим о погоде\n\n"
+        "2\n00:00:09,000 --> 00:00:18,000\nthe telescope was launched into orbit\n"
+    )
+    captioned = model.caption(clip)
+    assert len(captioned.sentences) == 2
+    assert all(event.confidence is not None for event in captioned.events)

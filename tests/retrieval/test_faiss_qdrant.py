@@ -1,0 +1,176 @@
+"""Approximate and shared datastores: the same answers as exact search, or their recall."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from starc.errors import DatastoreError, MissingExtra
+from starc.retrieval import datastore
+from starc.retrieval.datastore import CaptionStore
+from starc.retrieval.faiss_store import FaissStore, recall
+from starc.retrieval.qdrant_store import QdrantStore
+
+
+def clustered(captions: int = 3000, width: int = 32) -> CaptionStore:
+    generator = torch.Generator().manual_seed(0)
+    centre_GD = normalize(torch.randn(40, width, generator=generator), dim=1)
+    which = torch.randint(40, (captions,), generator=generator)
+    rows = centre_GD[which] + 0.1 * torch.randn(captions, width, generator=generator)
+    videos = [f"video{n % 9}" if n % 3 else None for n in range(captions)]
+    return CaptionStore([f"caption {n}" for n in range(captions)], rows, videos=videos, encoder="t")
+
+
+def queries(store: CaptionStore, count: int = 7) -> torch.Tensor:
+    noise = torch.randn(count, store.width, generator=torch.Generator().manual_seed(5))
+    return store.embedding_ND[:count] + 0.1 * noise
+
+
+class TestFaiss:
+    @pytest.fixture(autouse=True)
+    def _installed(self):
+        pytest.importorskip("faiss")
+
+    @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
+    def test_recall_is_measured_and_true(self, kind: str):
+        store = clustered()
+        found = FaissStore(store, kind=kind)  # type: ignore[arg-type]
+        assert found.recall.value > 0.9
+        assert str(found.recall).startswith("recall@10 = ")
+        again = recall(found, store, queries(store, 100), k=10)
+        assert again.queries == 100 and again.value > 0.9
+
+    def test_visiting_every_list_is_exact(self):
+        store = clustered()
+        found = FaissStore(store, lists=20, effort=20)
+        assert found.recall.value == 1
+        query_SD = queries(store)
+        exclude = ["video1", None, "video2", None, "video1", "nobody", None]
+        for options in ({}, {"exclude": "video4"}, {"exclude": exclude}):
+            exact, near = (it.search(query_SD, k=10, **options) for it in (store, found))
+            assert torch.equal(exact.index_SR, near.index_SR)
+            assert torch.equal(exact.score_SR, near.score_SR)
+
+    def test_a_narrow_search_misses_and_says_so(self):
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randn(2000, 16, generator=generator)
+        found = FaissStore(CaptionStore(["x"] * 2000, rows), lists=100, effort=1)
+        assert 0 < found.recall.value < 0.9
+
+    def test_queries_that_find_too_little_are_searched_exactly(self):
+        store = clustered(300)
+        found = FaissStore(store, lists=100, effort=1)
+        hits = found.search(queries(store), k=250)
+        assert torch.equal(hits.index_SR, store.search(queries(store), k=250).index_SR)
+        assert found.search(queries(store), k=999).index_SR.shape == (7, 300)
+
+    def test_save_and_load(self, tmp_path: Path):
+        store = clustered(500)
+        found = FaissStore(store, lists=10, effort=4)
+        found.save(tmp_path / "d")
+        again = datastore.load(tmp_path / "d")
+        assert isinstance(again, FaissStore)
+        assert (again.recall, again.effort, len(again)) == (found.recall, 4, 500)
+        hits = found.search(queries(store), k=5)
+        assert torch.equal(again.search(queries(store), k=5).index_SR, hits.index_SR)
+        assert CaptionStore.load(tmp_path / "d").captions == store.captions
+        (tmp_path / "d/index.faiss").write_bytes(b"junk")
+        with pytest.raises(DatastoreError, match="damaged"):
+            FaissStore.load(tmp_path / "d")
+        with pytest.raises(DatastoreError, match="no faiss index that can be read"):
+            FaissStore.load(tmp_path / "d", verify=False)
+
+    def test_bad_input(self):
+        store = clustered(50)
+        with pytest.raises(ValueError, match="ivf or hnsw"):
+            FaissStore(store, kind="flat")  # type: ignore[arg-type]
+        found = FaissStore(store)
+        with pytest.raises(DatastoreError, match="the query has 3"):
+            found.search(torch.ones(1, 3), k=1)
+        with pytest.raises(ValueError, match="k must be"):
+            found.search(torch.ones(1, 32), k=0)
+        owned = FaissStore(CaptionStore(["a"], torch.ones(1, 2), videos=["x"]))
+        with pytest.raises(DatastoreError, match="belong to the video"):
+            owned.search(torch.ones(1, 2), k=1, exclude="x")
+
+
+class TestQdrant:
+    @pytest.fixture(autouse=True)
+    def _installed(self):
+        pytest.importorskip("qdrant_client")
+
+    def test_the_same_as_a_local_datastore(self):
+        store = clustered(400)
+        shared = QdrantStore.upload(store, ":memory:", batch=150)
+        assert (len(shared), shared.encoder, shared.width) == (400, "t", 32)
+        query_SD = queries(store)
+        exclude = ["v_video1", None, "video2", None, "video1", "nobody", None]
+        for options in ({}, {"exclude": "video4"}, {"exclude": exclude}):
+            local, remote = (it.search(query_SD, k=10, **options) for it in (store, shared))
+            assert torch.equal(local.index_SR, remote.index_SR)
+            assert torch.allclose(local.score_SR, remote.score_SR, atol=1e-6)
+            found_SRD = shared.embedding_ND[remote.index_SR]
+            assert torch.allclose(found_SRD, store.embedding_ND[remote.index_SR])
+        assert shared.captions[3] == "caption 3"
+        assert shared.captions[-1] == "caption 399"
+        assert list(shared.captions[1:4]) == ["caption 1", "caption 2", "caption 3"]
+        assert shared.recall.value == 1
+        with pytest.raises(IndexError):
+            shared.captions[400]
+        shared.close()
+
+    def test_more_than_is_kept_and_more_than_there_are(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("starc.retrieval.qdrant_store._KEPT", 5)
+        store = clustered(60)
+        shared = QdrantStore.upload(store, ":memory:")
+        hits = shared.search(queries(store), k=99)
+        assert torch.equal(hits.index_SR, store.search(queries(store), k=99).index_SR)
+        every = torch.arange(60).view(3, 20)
+        assert torch.allclose(shared.embedding_ND[every], store.embedding_ND[every])
+        shared.close()
+
+    # the client leaves its lock file open when it is refused
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_a_folder_is_shared_by_one_process_after_another(self, tmp_path: Path):
+        store = clustered(30)
+        first = QdrantStore.upload(store, tmp_path / "q", "mine")
+        first.close()
+        again = QdrantStore(tmp_path / "q", "mine")
+        assert len(again) == 30
+        assert again.search(queries(store), k=2).index_SR.shape == (7, 2)
+        with pytest.raises(DatastoreError, match="such a collection already"):
+            QdrantStore.upload(store, again.client, "mine")
+        assert len(QdrantStore.upload(clustered(10), again.client, "mine", replace=True)) == 10
+        with pytest.raises(DatastoreError, match="did not answer as expected"):
+            QdrantStore(tmp_path / "q", "mine")  # one process at a time
+        again.close()
+
+    def test_bad_input(self):
+        from qdrant_client import QdrantClient
+
+        client = QdrantClient(":memory:")
+        with pytest.raises(DatastoreError, match="check the URL and that the collection exists"):
+            QdrantStore(client, "nothing")
+        with pytest.raises(DatastoreError, match="check the URL"):
+            QdrantStore("http://127.0.0.1:9", "nothing")
+        owned = CaptionStore(["a"], torch.ones(1, 2), videos=["x"])
+        shared = QdrantStore.upload(owned, client)
+        with pytest.raises(DatastoreError, match="nothing to retrieve"):
+            shared.search(torch.ones(1, 2), k=1, exclude="x")
+        with pytest.raises(DatastoreError, match="the query has 3"):
+            shared.search(torch.ones(1, 3), k=1)
+        client.close()
+
+
+def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setitem(sys.modules, "qdrant_client", None)
+    store = clustered(10)
+    with pytest.raises(MissingExtra, match=r"starc\[faiss\]"):
+        FaissStore(store)
+    with pytest.raises(MissingExtra, match=r"starc\[qdrant\]"):
+        QdrantStore(":memory:")
+    with pytest.raises(MissingExtra, match=r"starc\[qdrant\]"):
+        QdrantStore.upload(store, ":memory:")

@@ -1,0 +1,62 @@
+"""Stages with real decoding and a model made of arithmetic; also a program that tests can kill."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import av
+import numpy as np
+
+from starc.inference import batch
+from starc.inference.manifest import Manifest
+from starc.inference.worklist import find_videos, make_jobs
+from starc.media.video import sample_frames
+from starc.types import Captioned, Event
+
+
+class SmallStages:
+    """Captions say how bright a clip is."""
+
+    settings = "small"
+
+    def __init__(self, delay: float = 0.0) -> None:
+        self.delay = delay
+
+    def features(self, video: Path, stop: threading.Event) -> list[float]:
+        return [float(frame.rgb_HWC.mean()) for frame in sample_frames(video, size=16)]
+
+    def speech(self, video: Path, stop: threading.Event) -> str:
+        return f"speech of {video.name}"
+
+    def caption(self, video: Path, features: list[float], speech: str) -> Captioned:
+        time.sleep(self.delay)
+        event = Event(0, len(features), f"{speech}: {sum(features):.3f}", 0.5)
+        return Captioned(video.name, float(len(features)), (event,))
+
+
+def make_clip(path: Path, *, shade: int, frames: int = 4) -> None:
+    """A few grey frames at two per second; the container is the path's ending, else mp4."""
+    kind = None if path.suffix in (".mp4", ".mkv") else "mp4"
+    with av.open(str(path), "w", format=kind) as container:
+        stream = container.add_stream("mpeg4", rate=2)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+        for k in range(frames):
+            picture = np.full((32, 32, 3), (shade + 3 * k) % 256, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+
+
+def caption_folder(folder: Path, out: Path, delay: float = 0.0) -> batch.Counts:
+    jobs = make_jobs(find_videos([folder], out=out), out, ["json", "vtt"])
+    with Manifest(out) as manifest:
+        return batch.run(jobs, SmallStages(delay), manifest)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(caption_folder(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])).exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

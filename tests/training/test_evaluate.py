@@ -1,0 +1,101 @@
+"""From a model folder and feature files to a score; videos in parts."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import groupby, pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from starc.decoder.beam_search import BeamSearch
+from starc.files.annotations import read_predictions
+from starc.model import checkpoint
+from starc.model.starc import STaRC
+from starc.training.dataset import cut
+from starc.training.evaluate import area_under_curve, evaluate, write_predictions
+from starc.training.loop import train
+from starc.training.recipes import apply_overrides
+from starc.training.run import Run
+from starc.training.validation import overlapping
+from support import small_training as small
+
+
+def test_the_area_is_the_share_of_pairs_in_order() -> None:
+    inside = torch.tensor([True, True, False, False])
+    assert area_under_curve(torch.tensor([4.0, 3.0, 2.0, 1.0]), inside) == 1
+    assert area_under_curve(torch.tensor([1.0, 3.0, 2.0, 4.0]), inside) == 0.25
+    assert area_under_curve(torch.ones(4), inside) == 0.5
+    assert area_under_curve(torch.ones(4), torch.ones(4, dtype=torch.bool)) is None
+
+
+def test_parts_tile_every_video_and_their_number_is_fixed() -> None:
+    videos = small.videos()
+    counts = set()
+    for seed in range(5):
+        parts = videos.parts(7.0, random.Random(seed))
+        counts.add(len(parts))
+        for video, group in groupby(parts, key=lambda part: part.video):
+            found = list(group)
+            assert found[0].start == 0 and found[-1].end == videos.duration(video)
+            assert all(a.end == b.start for a, b in pairwise(found))
+    assert counts == {3 * len(videos)}
+    assert videos.parts(7.0, random.Random(0)) != videos.parts(7.0, random.Random(1))
+    assert len(videos.parts(0, random.Random(0))) == len(videos)
+
+
+def test_a_part_has_the_events_and_words_whose_middle_it_holds() -> None:
+    example = small.videos()[2]
+    part = cut(example, 7.0, 20.0)
+    assert part.duration == 13 and len(part.clip_TD) == 13
+    torch.testing.assert_close(part.clip_TD, example.clip_TD[7:20])
+    assert [(event.start, event.end) for event in part.events] == [(1, 7), (9, 13)]
+    assert [said.start for said in part.sentences] == [1, 9]
+    assert cut(example, 0, 24) is example
+
+
+def test_windows_at_inference_cover_a_video() -> None:
+    videos = small.videos()
+    assert len(overlapping(videos, 0, 0)) == 1
+    assert [(look.start, look.end) for look in overlapping(videos, 0, 30)] == [(0, 24)]
+
+
+@pytest.mark.parametrize("window", [0.0, 10.0])
+def test_a_model_folder_is_scored(tmp_path: Path, window: float) -> None:
+    small.files(tmp_path)
+    chosen = apply_overrides(small.recipe(), [f"model.window={window}"])
+    task = small.task(chosen)
+    checkpoint.save(
+        tmp_path / "model", STaRC(chosen.model), tokenizer=small.tokenizer(), store=task.store
+    )
+    heard: list[tuple[int, int]] = []
+    found = evaluate(
+        tmp_path / "model",
+        tmp_path / "annotations.json",
+        tmp_path / "features.pth",
+        tmp_path / "speech.json",
+        search=BeamSearch(beams=1, max_tokens=40),
+        told=lambda done, total: heard.append((done, total)),
+    )
+    assert set(found.predictions) == set(found.references)
+    assert heard[-1] == (len(found.references), len(found.references))
+    assert found.saliency_auc is not None and 0 <= found.saliency_auc <= 1
+    write_predictions(found.predictions, tmp_path / "predictions.json")
+    again = read_predictions(tmp_path / "predictions.json")
+    assert {video: one.spans for video, one in again.items()} == {
+        video: one.spans for video, one in found.predictions.items()
+    }
+
+
+def test_training_in_parts_is_reproducible(tmp_path: Path) -> None:
+    chosen = apply_overrides(small.recipe(), ["model.window=8", "train.relative_rate=true"])
+    traces = []
+    for name in ("a", "b"):
+        with Run(tmp_path / name, resume=False) as run:
+            train(chosen, small.task(chosen, validation=True), run)
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        traces.append([json.loads(line)["loss"] for line in lines if "loss" in line])
+    assert traces[0] == traces[1]
+    assert len(traces[0]) == 2 * (3 * 8 // 4)

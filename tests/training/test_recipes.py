@@ -1,0 +1,78 @@
+"""Recipes: the paper's numbers, overrides that are checked, a way through JSON."""
+
+import json
+
+import pytest
+
+from starc.errors import ConfigError
+from starc.training.batches import order, per_epoch
+from starc.training.recipes import RECIPES, TrainConfig, apply_overrides, from_dict, recipe, to_dict
+from starc.training.tables import ABLATIONS, ablation
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_survives_json(name: str) -> None:
+    whole = recipe(name)
+    assert from_dict(json.loads(json.dumps(to_dict(whole)))) == whole
+
+
+def test_the_papers_numbers() -> None:
+    youcook2, vitt = recipe("youcook2"), recipe("vitt")
+    assert (youcook2.model.loss.saliency_weight, vitt.model.loss.saliency_weight) == (6, 2)
+    assert youcook2.model.swsa and youcook2.model.swsa.sizes == (8, 32, 64)
+    assert (youcook2.model.transport.anchors, youcook2.model.segments.top_k) == (8, 5)
+    assert (youcook2.train.batch, youcook2.train.epochs, youcook2.train.learning_rate) == (
+        4,
+        10,
+        1e-5,
+    )
+    assert recipe("vid2seq").train.learning_rate == 3e-4
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("train.epoch=3", "did you mean 'epochs'"),
+        ("train.epochs=many", "whole number"),
+        ("train.epochs=0", "at least 1"),
+        ("train.warmup=2", "between 0 and 1"),
+        ("model.transport.anchor=3", "did you mean 'anchors'"),
+        ("train.accumulate=3", "does not divide"),
+        ("train", "no value"),
+    ],
+)
+def test_overrides_are_checked(override: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        apply_overrides(recipe("youcook2"), [override])
+
+
+def test_unknown_names_offer_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'youcook2'"):
+        recipe("youcook")
+    with pytest.raises(ConfigError, match="did you mean 'windows'"):
+        ablation("window")
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_row_is_a_recipe(name: str) -> None:
+    rows = ablation(name).rows
+    assert len({row.name for row in rows}) == len(rows)
+    made = [apply_overrides(recipe("youcook2"), row.overrides) for row in rows]
+    if name != "datastore":
+        assert len(set(map(str, made))) == len(rows)
+
+
+def test_batches_follow_from_seed_and_epoch() -> None:
+    lengths = [n % 50 for n in range(103)]
+    config = TrainConfig(batch=4, seed=3)
+    first = order(lengths, config, 0)
+    assert first == order(lengths, config, 0)
+    assert first != order(lengths, config, 1)
+    assert len(first) == per_epoch(103, config) == 25
+    used = [video for batch in first for video in batch]
+    assert len(set(used)) == len(used) == 100
+    spread = [max(lengths[v] for v in batch) - min(lengths[v] for v in batch) for batch in first]
+    plain = order(lengths, TrainConfig(batch=4, seed=3, group_by_length=False), 0)
+    loose = [max(lengths[v] for v in batch) - min(lengths[v] for v in batch) for batch in plain]
+    assert sum(spread) < sum(loose) / 4
+    assert order([5], config, 0) == [[0]]

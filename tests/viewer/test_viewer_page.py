@@ -1,0 +1,192 @@
+"""The page for everybody: a phone, a screen reader, both themes, hostile captions, a token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starc.types import Captioned, Event, Retrieved, Segment, Sentence
+from starc.viewer.server import create_app
+from support.viewer_browser import events, launch, open_page, point, running, until, watch
+from support.viewer_sample import captioned, make_library, write_record
+
+browser = pytest.fixture(scope="module")(launch)
+
+
+@pytest.fixture(scope="module")
+def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    make_library(folder, duration=30.0, dishes=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(top: Path, browser: Any) -> Iterator[str]:
+    with running(create_app([top / "library"], reference=top / "reference.json")) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser: Any, site: str) -> Iterator[Any]:
+    yield from open_page(browser, site)
+
+
+def test_a_phone(browser: Any, site: str) -> None:
+    for page in open_page(browser, site, has_touch=True):
+        page.set_viewport_size({"width": 360, "height": 740})
+        for path, part in (("/", ".card"), ("/?q=garlic", ".moments li")):
+            page.goto(path)
+            page.wait_for_selector(part)
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        watch(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        tops = [
+            page.locator(f".{part}").bounding_box()["y"] for part in ("stage", "timeline", "panel")
+        ]
+        assert tops == sorted(tops) and page.locator("#legend").is_visible()
+        page.get_by_role("button", name="Edit", exact=True).tap()
+        for button in page.locator("#edit-tools button").all():
+            box = button.bounding_box()
+            assert box["x"] + box["width"] <= 360 and box["height"] >= 32
+        page.locator(".row button").nth(2).tap()
+        until(page, "starc.player.time > 1")
+
+
+HOSTILE = [
+    "<script>window.hit = 1</script>", "<img src=x onerror='window.hit = 1'>", "{{7*7}}",
+    "<svg onload=window.hit=1>", "\"><iframe src='javascript:parent.hit=1'>", "</li><b>bold</b>",
+    "javascript:alert(1)",
+]  # fmt: skip
+
+
+def test_captions_are_text_whatever_they_say(browser: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "library"
+    folder.mkdir()
+    made = Captioned(
+        "x", 70.0,
+        tuple(Event(n * 10.0, n * 10 + 9.0, text) for n, text in enumerate(HOSTILE)),
+        tuple(Sentence(n * 10.0, n * 10 + 9.0, text) for n, text in enumerate(HOSTILE)),
+        tuple(float(n) for n in range(70)), tuple(0.5 for _ in range(70)),
+        (Segment(0, 70, 3, 0.5, True, tuple(Retrieved(text, 0.4) for text in HOSTILE)),),
+        {"title": HOSTILE[1], "model": HOSTILE[0]},
+    )  # fmt: skip
+    write_record(folder / "x.json", made)
+    reference = tmp_path / "reference.json"
+    spans = [[event.start, event.end] for event in made.events]
+    reference.write_text(
+        json.dumps({"x": {"duration": 70.0, "timestamps": spans, "sentences": HOSTILE[::-1]}})
+    )
+    app = create_app([folder], reference=reference, compare=folder)
+    with running(app) as site:
+        for page in open_page(browser, site):
+            page.goto("/?q=script img svg alert bold")
+            page.wait_for_selector(".moments li")
+            watch(page, page.request.get("/api/library").json()["videos"][0]["title"])
+            assert page.locator(".row .words").all_inner_texts() == HOSTILE
+            for name in ("Segments", "Speech", "Events"):
+                page.get_by_role("tab", name=name).click()
+            page.mouse.move(*point(page, 5.0))
+            page.keyboard.press("j")
+            assert page.locator("#caption").inner_text() in HOSTILE
+            page.mouse.move(*point(page, 5.0, "segments"))
+            assert page.evaluate("window.hit") is None
+            assert (
+                page.locator(
+                    "iframe, .row b:not(.under b):not(.found b), script:not([src])"
+                ).count()
+                == 0
+            )
+            # The browser itself refuses markup, should anybody ever try.
+            refused = page.evaluate("""() => {
+                try { document.body.innerHTML = "<b>x</b>"; return false; } catch { return true; }
+            }""")
+            assert refused
+            page.faults[:] = [fault for fault in page.faults if "TrustedHTML" not in fault]
+
+
+def test_without_a_video_the_timeline_works(browser: Any, tmp_path: Path) -> None:
+    write_record(tmp_path / "soup.json", captioned("soup", 30.0))
+    with running(create_app([tmp_path])) as site:
+        for page in open_page(browser, site):
+            watch(page, "soup")
+            assert "not here" in page.locator("#no-video").inner_text()
+            page.keyboard.press("j")
+            page.keyboard.press(" ")
+            until(page, f"starc.player.time > {events(page)[0]['start']} + 0.1")
+            assert not page.locator("#compare").is_visible()
+
+
+CONTRAST = """() => {
+    const probe = document.body.appendChild(document.createElement("i"));
+    const light = (name) => {
+        probe.style.color = `var(--${name})`;
+        const rgb = getComputedStyle(probe).color.match(/[\\d.]+/g).slice(0, 3).map((v) => v / 255);
+        const [r, g, b] = rgb.map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const pairs = [["text", "page"], ["text", "surface"], ["muted", "page"], ["muted", "surface"],
+        ["muted", "sunken"], ["accent", "surface"], ["accent", "accent-soft"],
+        ["on-accent", "accent"], ["truth", "truth-soft"], ["other", "other-soft"],
+        ["bad", "surface"], ["text", "accent-soft"]];
+    return pairs.map(([a, b]) => {
+        const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
+        return [`${a} on ${b}`, (x + 0.05) / (y + 0.05)];
+    });
+}"""
+
+
+def test_themes_have_contrast_and_are_remembered(browser: Any, site: str) -> None:
+    for scheme in ("light", "dark"):
+        for page in open_page(browser, site, color_scheme=scheme):
+            page.goto("/")
+            page.wait_for_selector(".card")
+            for pair, ratio in page.evaluate(CONTRAST):
+                assert ratio >= 4.5, (scheme, pair, ratio)
+            shown = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            page.locator("#theme").click()
+            other = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert shown != other
+            page.reload()
+            page.wait_for_selector(".card")
+            assert page.evaluate("getComputedStyle(document.body).backgroundColor") == other
+
+
+UNNAMED = """() => [...document.querySelectorAll("button, a[href], input, select, textarea")]
+    .filter((node) => node.checkVisibility?.() !== false)
+    .filter((node) => !(node.getAttribute("aria-label") || node.textContent.trim()
+        || node.labels?.[0]?.textContent.trim() || node.title))
+    .map((node) => node.outerHTML.slice(0, 120))"""
+
+
+def test_everything_has_a_name_for_a_screen_reader(page: Any) -> None:
+    page.goto("/")
+    page.wait_for_selector(".card")
+    assert page.evaluate(UNNAMED) == []
+    assert page.locator("img:not([alt])").count() == 0
+    watch(page)
+    page.keyboard.press("e")
+    page.locator(".row button").first.click()
+    assert page.evaluate(UNNAMED) == []
+    assert page.locator("h1").count() == 1 and page.locator("html[lang]").count() == 1
+    label = page.locator(".row button").first.get_attribute("aria-label")
+    assert "second" in label and "tomatoes" in label
+    page.get_by_role("tab", name="Events").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.id") == "tab-segments"
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog", name="Keyboard").is_visible()
+
+
+def test_a_token_gets_in_by_the_printed_address(browser: Any, top: Path) -> None:
+    with running(create_app([top / "library"], token="correct-horse")) as site:
+        for page in open_page(browser, site):
+            assert page.goto("/").status == 401
+            page.goto("/?token=correct-horse")
+            page.wait_for_selector(".card")
+            assert "token" not in page.url
+            until(page, "[...document.images].some((image) => image.naturalWidth > 90)")
+            page.faults[:] = [fault for fault in page.faults if "401" not in fault]
