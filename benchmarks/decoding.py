@@ -20,13 +20,14 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from starc.config import T5Settings
-from starc.decoder.beam_search import BeamSearch, Decoded, generate
+from starc.config import T5Config
+from starc.config import BeamSearch
+from starc.decoder.beam_search import Decoded, generate
 from starc.decoder.precision import convert
 from starc.decoder.t5 import T5
 
 
-def peer(settings: T5Settings) -> T5ForConditionalGeneration:
+def peer(settings: T5Config) -> T5ForConditionalGeneration:
     """transformers' model of the same size, with random weights."""
     config = T5Config(
         vocab_size=settings.vocabulary,
@@ -41,7 +42,7 @@ def peer(settings: T5Settings) -> T5ForConditionalGeneration:
     return T5ForConditionalGeneration(config).eval()
 
 
-def ours(model: T5ForConditionalGeneration, settings: T5Settings) -> T5:
+def ours(model: T5ForConditionalGeneration, settings: T5Config) -> T5:
     """Our model with the weights of `model`."""
     t5 = T5(settings).eval()
     weights = model.state_dict()
@@ -95,7 +96,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    settings = T5Settings(layers=options.layers, decoder_layers=options.layers)
+    settings = T5Config(layers=options.layers, decoder_layers=options.layers)
     model = peer(settings)
     t5 = ours(model, settings)
     memory_BMD = torch.randn(options.videos, options.memory, settings.width)

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from starc.decoder.beam_search import BeamSearch
+from starc.config import BeamSearch
 from starc.model import checkpoint, published, segments
 from starc.model.starc import Batch, STaRC, VideoEncoding
 from starc.retrieval.datastore import CaptionStore
@@ -138,9 +138,9 @@ def compare_training(report: Report, model: STaRC, store: CaptionStore, case: di
     golden, batch = case["fwd"], to_batch(case["inputs"])
     model.train()
     encoded = model.encode(batch, store)
-    report.close("x", encoded.seen.video_BTD, golden["proj_v2t.out#0"])
-    compare_seen(report, encoded.seen, golden, 0)
-    compare_seen(report, model.encode_video(encoded.seen.refined_BTD, batch, store), golden, 1)
+    report.close("x", encoded.video.video_BTD, golden["proj_v2t.out#0"])
+    compare_seen(report, encoded.video, golden, 0)
+    compare_seen(report, model.encode_video(encoded.video.refined_BTD, batch, store), golden, 1)
     mask_BM = golden["enc_mask#0"].bool()
     report.same("memory_mask", encoded.memory_mask_BM.tolist(), mask_BM.tolist())
     report.close("memory", encoded.memory_BMD[mask_BM], golden["enc_concat#0"][mask_BM])
@@ -167,7 +167,7 @@ def compare_inference(report: Report, model: STaRC, store: CaptionStore, case: d
     model.eval()
     with torch.no_grad():
         encoded = model.encode(batch, store, inference=True)
-    compare_seen(report, encoded.seen, golden, 0)
+    compare_seen(report, encoded.video, golden, 0)
     mask_BM = golden["gen_enc_mask#0"].bool()
     report.same("memory_mask", encoded.memory_mask_BM.tolist(), mask_BM.tolist())
     if "gen_enc_concat#0" in golden:

@@ -33,15 +33,15 @@ from torch import Tensor, nn
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from starc.config import T5Settings
-from starc.model.collate import Collator
+from starc.config import T5Config
+from starc.model.inputs import Collator
 from starc.model.starc import Batch, STaRC
 from starc.retrieval.datastore import CaptionStore
 from starc.training import batches, recipes
 from starc.training.dataset import Videos
 from starc.training.loop import Task, Training
 from starc.training.recipes import Recipe
-from starc.training.run import Run
+from starc.training.run import RunFolder
 
 DATA_SHARE = 0.05
 """The data pipeline may take so much of a step."""
@@ -50,7 +50,7 @@ DATA_SHARE = 0.05
 class StockT5(nn.Module):
     """What a plain user of transformers would put in the place of starc.model.t5.T5."""
 
-    def __init__(self, settings: T5Settings) -> None:
+    def __init__(self, settings: T5Config) -> None:
         super().__init__()
         self.settings = settings
         self.whole = T5ForConditionalGeneration(
@@ -186,7 +186,7 @@ def stock_step(model: STaRC, task: Task, chosen: Recipe) -> Callable[[Batch], fl
 
 def our_step(model: STaRC, task: Task, chosen: Recipe, folder: Path) -> Callable[[Batch], float]:
     """The loop's own step."""
-    training = Training(chosen, task, Run(folder, resume=False), model, lambda line: None)
+    training = Training(chosen, task, RunFolder(folder, resume=False), model, lambda line: None)
     return lambda batch: float(training.optimise([batch])["loss"])
 
 

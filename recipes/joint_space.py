@@ -145,7 +145,7 @@ class Words:
 
 
 def around(sentences: Sequence[Sentence], start: float, end: float) -> list[tuple[str, float]]:
-    """What is said in or near a step, with weights as in `JointSpace.said`."""
+    """What is said in or near a step, with weights as in `JointSpace.encode_speech`."""
     away = [(one.text, max(one.start - end, start - one.end, 0.0)) for one in sentences]
     return [(text, 1 - distance / REACH) for text, distance in away if distance < REACH]
 

@@ -7,22 +7,39 @@ for event in starc.load("my-model").caption("talk.mp4").events:
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from starc.types import Captioned, Event
+from starc.errors import StarcError
+from starc.types import Captioned, Event, Segment, Sentence
 
 if TYPE_CHECKING:
-    from starc.inference.caption import load
+    from starc.evaluation import score
+    from starc.inference.pipeline import Captioner, Options, load
 
-__all__ = ["Captioned", "Event", "load"]
+__all__ = [
+    "Captioned",
+    "Captioner",
+    "Event",
+    "Options",
+    "Segment",
+    "Sentence",
+    "StarcError",
+    "load",
+    "score",
+]
 __version__ = version("starc")
+_HOMES = {
+    "Captioner": "starc.inference.pipeline",
+    "Options": "starc.inference.pipeline",
+    "load": "starc.inference.pipeline",
+    "score": "starc.evaluation",
+}
+"""Names that bring torch or numpy with them are imported when they are asked for."""
 
 
 def __getattr__(name: str) -> Any:
-    """`starc.load` brings torch with it, so it is imported when it is asked for."""
-    if name == "load":
-        from starc.inference.caption import load
-
-        return load
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'starc' has no attribute {name!r}")

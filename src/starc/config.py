@@ -1,23 +1,79 @@
-"""Every number of the model, as frozen dataclasses: one per stage, nested in `Config`.
+"""Every number of a model, as frozen dataclasses: one per stage, nested in `Config`.
 
 Defaults are those of the `paper` preset. A preset is a function (`paper`, `published`, `tiny`,
 `vid2seq`), a variant `dataclasses.replace` or `apply_overrides(config, ["transport.anchors=10"])`.
-`to_dict` and `from_dict` are the `config.json` beside the weights. Each place where paper and
-published code differ is one of these settings: docs/deviations.md. Nothing here imports torch.
+`to_dict` and `from_dict` are the `config.json` beside the weights: all that inference needs, and
+nothing that only training needs (`training_only` fields stay in the recipe). Each place where paper
+and published code differ is one of these settings: docs/deviations.md. Nothing here imports torch.
+
+`build` and `override` at the end read any such dataclass, strictly: an unknown name is a
+ConfigError that suggests the nearest one, a value of the wrong type says what was expected.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Mapping, Sequence
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from starc import settings
 from starc.errors import ConfigError
 
+EVENT_TOKENS = 3
+"""The shortest event: start, end, a word."""
+MODEL_VERSION = 2
+"""Of `config.json`, under the key `starc_model`, by which a model folder is known to be ours."""
 Stride = Literal["half", "tile"] | int | tuple[int, ...]
+Value = TypeVar("Value")
+
+
+def training_only(default: Value) -> Value:
+    """A field that inference does without: it belongs to a recipe and stays out of config.json."""
+    made: Value = field(default=default, metadata={"training": True})
+    return made
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InputConfig:
+    """What a model is given: frames and speech, and who encodes them."""
+
+    frames: int = 100
+    """T: longer videos are thinned out evenly, shorter ones padded."""
+    speech_tokens: int = 1000
+    """Speech is cut here, its end id included."""
+    image_encoder: str = "openai/clip-vit-large-patch14"
+    """Who makes the frame features: a CLIP folder or hub id, or efficientnet-lite0."""
+    text_encoder: str = "openai/clip-vit-large-patch14"
+    """Who embeds the captions of the datastore: a CLIP folder or hub id, or minilm."""
+    joint_space: bool = False
+    """Features are vectors of pictures and speech together (joint.safetensors maps into it)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Windowing:
+    """When a video is too long for one look, and how it is then cut into overlapping windows."""
+
+    seconds: float = 400.0
+    """Length of a window: with 100 frames one every 4 s, somewhat above the mean of YouCook2's
+    training videos (320 s); half of all events (14 s and more) then have three frames or more."""
+    longest: float = 800.0
+    """Videos up to this long are taken in whole: more than 99 of 100 of YouCook2."""
+    overlap: float = 0.25
+    """Part of a window, at least, that its neighbour also sees: 100 s hold 99 of 100 events."""
+    in_training: bool = False
+    """Training also cuts videos, into parts about `seconds` long and anew in each epoch."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds <= self.longest:
+            raise ValueError(
+                f"windowing needs 0 < seconds <= longest, got {self.seconds = }, {self.longest = }"
+            )
+        if not 0 < self.overlap < 1:
+            raise ValueError(f"windowing needs 0 < overlap < 1, got {self.overlap = }")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +91,7 @@ class TemporalConfig:
     """Attention heads of a block."""
     feed_forward: int = 2048
     """Hidden width of a block's feed-forward layer."""
-    dropout: float = 0.1
+    dropout: float = training_only(0.1)
     """Probability, after positions and inside blocks."""
     projection: bool = True
     """A linear layer after the encoder (published name proj_v2t) makes X. Vid2Seq has none where
@@ -75,9 +131,9 @@ class SaliencyConfig:
     decoder that pass at inference (published). Paper: pool X' itself."""
     standardise: bool = False
     """p_s = sigmoid of P_s standardised per video (published) instead of sigmoid(P_s)."""
-    temperature: float = 0.5
+    temperature: float = training_only(0.5)
     """τ of the listwise loss."""
-    align_labels: bool = True
+    align_labels: bool = training_only(True)
     """Highlight labels lie on the real frames. Published: stretched over all padded positions."""
 
 
@@ -87,11 +143,11 @@ class TransportConfig:
 
     anchors: int = 8
     """K, learned anchors; also the clusters of k-means."""
-    entropy: float = 0.07
+    entropy: float = training_only(0.07)
     """ε in training (default of ASOT)."""
     inference_entropy: float = 0.04
     """ε at inference."""
-    structure: float = 0.3
+    structure: float = training_only(0.3)
     """α in training: weight of the temporal structure against the cost."""
     inference_structure: float = 0.6
     """α at inference."""
@@ -143,7 +199,7 @@ class RetrievalConfig:
 
     captions: int = 10
     """p, captions averaged per segment; fewer when the datastore holds fewer."""
-    exclude_own: bool = True
+    exclude_own: bool = training_only(True)
     """Hide a video's own captions while training on it. Published: no (a leak)."""
     mask_missing: bool = True
     """A video with fewer segments than its neighbours has fewer retrieval tokens. Published: the
@@ -161,7 +217,7 @@ class PromptConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class T5Settings:
+class T5Config:
     """T5 v1.0 with tied embeddings and time tokens after its vocabulary."""
 
     width: int = 768
@@ -180,9 +236,9 @@ class T5Settings:
     """Ids of text, sentinels included; time ids follow."""
     bins: int = 100
     """Time tokens."""
-    dropout: float = 0.1
+    dropout: float = training_only(0.1)
     """Probability, everywhere in T5."""
-    attention_dropout: float | None = None
+    attention_dropout: float | None = training_only(None)
     """Of attention weights; None: as everywhere. 0 lets a processor train much faster."""
     feed_forward_activation: str = "relu"
     """Activation in the feed-forward layers: relu, gelu, gelu_new or silu, as in transformers."""
@@ -190,7 +246,7 @@ class T5Settings:
     """Buckets of the relative position bias."""
     relative_distance: int = 128
     """Distance, in tokens, from which all positions share the last bucket."""
-    recompute: bool = False
+    recompute: bool = training_only(False)
     """Gradient checkpointing: layers forget their activations and compute them again in the
     backward pass. Same numbers, less memory, about a third more time."""
 
@@ -198,6 +254,61 @@ class T5Settings:
     def vocabulary(self) -> int:
         """V: text and time ids."""
         return self.text_vocabulary + self.bins
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BeamSearch:
+    """How to search. The defaults are the published ones."""
+
+    beams: int = 4
+    """Hypotheses kept per video; 1 is greedy."""
+    max_tokens: int = 256
+    """Longest output, the end id included; training cuts targets here."""
+    min_tokens: int = 0
+    """So many tokens come before the end id (`min_new_tokens` of transformers; its `min_length`
+    counts the start id too and is one more)."""
+    length_penalty: float = 1.0
+    """Scores are divided by length to this power: above 0 favours long outputs."""
+    repetition_penalty: float = 1.0
+    """Above 1 makes ids that were already said less likely."""
+    rules: Literal["published", "transformers"] = "published"
+    """Small print of beam search: of the transformers before 4.36 that made the published numbers,
+    or of today's. They differ in how length is counted and when a search stops."""
+    grammar: bool = False
+    """Time tokens only where they may stand, in order (grammar.py)."""
+    token_type_first: bool = False
+    """Under the grammar, decide first whether a word, a time or the end comes next, by the mass of
+    each kind; then take a quantile of the times instead of the likeliest. For models that are
+    surer of what happens than of when."""
+    quantiles: tuple[float, float] = (0.5, 0.68)
+    """Of starts and of ends, where `token_type_first` is on."""
+    max_repeated_words: int | None = None
+    """Where `token_type_first` is on, at most so many words in a row are said twice; None: any
+    number. A small model likes to give neighbouring events the same caption."""
+
+    def __post_init__(self) -> None:
+        if self.beams < 1 or self.max_tokens < 1:
+            raise ValueError(f"search needs {self.beams = } and {self.max_tokens = } of at least 1")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise ValueError(f"search needs 0 <= {self.min_tokens = } <= {self.max_tokens = }")
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise ValueError(f"search needs a positive penalty, got {self.repetition_penalty = }")
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"search needs a finite penalty, got {self.length_penalty = }")
+        if self.rules not in ("published", "transformers"):
+            raise ValueError(f"search knows the rules published and transformers: {self.rules = }")
+        if not all(0 < part < 1 for part in self.quantiles):
+            raise ValueError(f"search needs quantiles between 0 and 1, got {self.quantiles = }")
+        if self.max_repeated_words is not None and (
+            self.max_repeated_words < 1 or not self.token_type_first
+        ):
+            raise ValueError(
+                f"search needs token_type_first and {self.max_repeated_words = } of at least 1"
+            )
+        if self.token_type_first and not self.grammar:
+            raise ValueError("search by kind needs the grammar: set grammar=True too")
+        if self.grammar and self.max_tokens < EVENT_TOKENS:
+            raise ValueError(f"an event needs three tokens, got {self.max_tokens = }")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,6 +323,10 @@ class LossConfig:
     """Add λ times the saliency loss in the denoising pass again (published)."""
     denoising_weight: float = 1.0
     """Weight of Vid2Seq's speech denoising loss; 0 turns the pass off."""
+    corruption: float = 0.25
+    """Share of speech tokens hidden for denoising."""
+    corrupted_span: float = 5.0
+    """Mean length of a hidden span, in tokens."""
     denoising_video: Literal["plain", "refined"] = "plain"
     """Video tokens of the denoising pass: X as in the generative pass, or X' refined once more
     (what the repaired published code does)."""
@@ -226,6 +341,9 @@ class LossConfig:
 class Config:
     """A whole model. None turns a part off; with all parts off the model is Vid2Seq."""
 
+    inputs: InputConfig = field(default_factory=InputConfig)
+    windowing: Windowing | None = field(default_factory=Windowing)
+    """None takes in any video whole."""
     temporal: TemporalConfig = field(default_factory=TemporalConfig)
     swsa: SwsaConfig | None = field(default_factory=SwsaConfig)
     saliency: SaliencyConfig | None = field(default_factory=SaliencyConfig)
@@ -233,14 +351,11 @@ class Config:
     segments: SegmentsConfig = field(default_factory=SegmentsConfig)
     retrieval: RetrievalConfig | None = field(default_factory=RetrievalConfig)
     prompt: PromptConfig | None = field(default_factory=PromptConfig)
-    t5: T5Settings = field(default_factory=T5Settings)
-    loss: LossConfig = field(default_factory=LossConfig)
+    t5: T5Config = field(default_factory=T5Config)
+    decoding: BeamSearch = field(default_factory=BeamSearch)
+    loss: LossConfig = field(default_factory=LossConfig, metadata={"training": True})
     decoder_video: Literal["refined", "plain"] = "refined"
     """Video tokens at inference: X' (the paper), or X, as the decoder saw them in training."""
-    window: float = 0.0
-    """Seconds of a look. Training cuts longer videos into parts about this long, anew in each
-    epoch; at inference overlapping windows are captioned and joined. 0: videos whole, as in the
-    paper."""
     mask_padding: bool = True
     """Zero frames after the end of a short video take part in nothing. Published: they take part
     in saliency, transport, segments and attention."""
@@ -254,6 +369,7 @@ def paper() -> Config:
 def published() -> Config:
     """Same weights and inputs give the same numbers as the authors' code."""
     return Config(
+        windowing=None,
         swsa=SwsaConfig(stride="tile", partial=False),
         saliency=SaliencyConfig(second_pass=True, standardise=True, align_labels=False),
         transport=TransportConfig(centre=True, bounded_step=False),
@@ -283,7 +399,7 @@ def tiny() -> Config:
     """The paper's model at a size for tests: a forward pass takes milliseconds."""
     return Config(
         temporal=TemporalConfig(features=64, depth=2, heads=4, feed_forward=128),
-        t5=T5Settings(
+        t5=T5Config(
             width=64,
             head_width=16,
             feed_forward=128,
@@ -301,18 +417,24 @@ PRESETS = {"paper": paper, "published": published, "vid2seq": vid2seq, "tiny": t
 def preset(name: str) -> Config:
     """The preset of that name."""
     if name not in PRESETS:
-        raise ConfigError(f"preset {name!r}: unknown; {settings.suggest(name, PRESETS)}")
+        raise ConfigError(f"preset {name!r}: unknown; {suggest(name, PRESETS)}")
     return PRESETS[name]()
 
 
-def to_dict(config: Config) -> dict[str, Any]:
-    """Plain dictionaries, ready for `json.dump`."""
-    return dataclasses.asdict(config)
+def to_dict(config: Any, *, training: bool = False) -> dict[str, Any]:
+    """Plain dictionaries, ready for `json.dump`; `training` includes what only training needs."""
+    values = {}
+    for spec in dataclasses.fields(config):
+        if training or not spec.metadata.get("training"):
+            value = getattr(config, spec.name)
+            nested = dataclasses.is_dataclass(value)
+            values[spec.name] = to_dict(value, training=training) if nested else value
+    return values
 
 
 def from_dict(data: Mapping[str, Any]) -> Config:
     """The inverse of `to_dict`; strict: an unknown or missing key is a ConfigError."""
-    config: Config = settings.build(Config, data, "config")
+    config: Config = build(Config, data, "config")
     check(config)
     return config
 
@@ -323,10 +445,32 @@ def apply_overrides(config: Config, overrides: Sequence[str]) -> Config:
     Keys are dotted paths ("transport.anchors=10"); "retrieval=none" turns a part off and
     "retrieval=on" gives it its defaults. Values are read as the type of the field.
     """
-    for override in overrides:
-        config = settings.override(config, override)
+    for text in overrides:
+        config = override(config, text)
     check(config)
     return config
+
+
+def with_sizes_of(config: Config, other: Config) -> Config:
+    """`config` with the sizes, inputs, windows and decoding of a model it starts from."""
+    ours, theirs = config.temporal, other.temporal
+    temporal = dataclasses.replace(
+        theirs, dropout=ours.dropout, projection=ours.projection or theirs.projection
+    )
+    trained = {"dropout", "attention_dropout", "recompute"}
+    t5 = dataclasses.replace(other.t5, **{name: getattr(config.t5, name) for name in trained})
+    transport = config.transport
+    if other.retrieval is not None:
+        transport = dataclasses.replace(transport, anchors=other.transport.anchors)
+    return dataclasses.replace(
+        config,
+        inputs=other.inputs,
+        windowing=other.windowing,
+        decoding=other.decoding,
+        temporal=temporal,
+        t5=t5,
+        transport=transport,
+    )
 
 
 def check(config: Config) -> None:
@@ -337,7 +481,7 @@ def check(config: Config) -> None:
     temporal, t5 = config.temporal, config.t5
     for part in dataclasses.fields(config):
         value = getattr(config, part.name)
-        if dataclasses.is_dataclass(value):
+        if dataclasses.is_dataclass(value) and not hasattr(value, "__post_init__"):
             _check_numbers(part.name, value)
     if t5.width % temporal.heads:
         raise ConfigError(
@@ -353,8 +497,6 @@ def check(config: Config) -> None:
                 f"swsa.stride: {len(steps)} strides for {len(config.swsa.sizes)} sizes; "
                 "give one, or one per size"
             )
-    if not (math.isfinite(config.window) and config.window >= 0):
-        raise ConfigError(f"window: must be at least 0 seconds (found {config.window})")
     if config.prompt is not None and config.saliency is None:
         raise ConfigError("prompt: needs saliency scores; set saliency=on or prompt=none")
 
@@ -378,3 +520,131 @@ def _check_numbers(where: str, part: Any) -> None:
             )
         if (share or spec.name == "label_smoothing") and value > 1:
             raise ConfigError(f"{name}: must be at most 1 (found {value})")
+
+
+def override(config: Any, text: str) -> Any:
+    """The dataclass with one `dotted.key=value` applied; `part=none` and `part=on` switch parts."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r}: no value; write {key.strip()}=VALUE")
+    return _replaced(config, key.strip().split("."), value.strip(), key.strip())
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Words for an error message: the nearest known name, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+
+
+def _part(hint: Any) -> type | None:
+    """The dataclass of a field that is one, or one or None."""
+    for option in (hint, *typing.get_args(hint)):
+        if isinstance(option, type) and dataclasses.is_dataclass(option):
+            return option
+    return None
+
+
+def build(kind: type, data: Any, where: str) -> Any:
+    """A dataclass from plain dictionaries, checking names and types."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where}: expected an object (found {data!r})")
+    hints = typing.get_type_hints(kind)
+    for name in data:
+        if name not in hints:
+            raise ConfigError(f"{where}.{name}: unknown setting; {suggest(name, hints)}")
+    optional = {spec.name for spec in dataclasses.fields(kind) if spec.metadata.get("training")}
+    if missing := [name for name in hints if name not in data and name not in optional]:
+        raise ConfigError(f"{where}: missing {', '.join(missing)}; write all settings")
+    values: dict[str, Any] = {}
+    for name, hint in hints.items():
+        if name not in data:
+            continue
+        value, part = data[name], _part(hint)
+        if part is not None and value is not None:
+            values[name] = build(part, value, f"{where}.{name}")
+        else:
+            values[name] = _typed(value, hint, f"{where}.{name}")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _typed(value: Any, hint: Any, where: str) -> Any:
+    """The JSON value as the field's type: lists become tuples, whole numbers floats."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        for option in options:
+            try:
+                return _typed(value, option, where)
+            except ConfigError:
+                continue
+    elif origin is Literal:
+        if value in options and isinstance(value, str):
+            return value
+    elif origin is tuple:
+        if isinstance(value, list | tuple):
+            return tuple(_typed(item, options[0], where) for item in value)
+    elif hint is type(None):
+        if value is None:
+            return None
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif type(value) is hint:
+        return value
+    raise ConfigError(f"{where}: expected {_describe(hint)} (found {value!r})")
+
+
+def _describe(hint: Any) -> str:
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(option) for option in options)
+    if origin is Literal:
+        return " or ".join(options)
+    if origin is tuple:
+        return "numbers joined by commas"
+    if dataclasses.is_dataclass(hint):
+        return "on"
+    names = {int: "a whole number", float: "a number", bool: "true or false", type(None): "none"}
+    return names.get(hint, "text")
+
+
+def _replaced(part: Any, path: list[str], text: str, key: str) -> Any:
+    """The dataclass with the setting at `path` read from `text`."""
+    hints = typing.get_type_hints(type(part))
+    name, rest = path[0], path[1:]
+    if name not in hints:
+        raise ConfigError(f"{key}: unknown setting {name!r}; {suggest(name, hints)}")
+    inner = _part(hints[name])
+    value = getattr(part, name)
+    if rest:
+        if inner is None:
+            raise ConfigError(f"{key}: {name!r} has no settings of its own")
+        value = _replaced(inner() if value is None else value, rest, text, key)
+    elif inner is not None and text == "on":
+        value = inner()
+    else:
+        value = _typed(_plain(text, hints[name]), hints[name], key)
+    try:
+        return dataclasses.replace(part, **{name: value})
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from None
+
+
+def _plain(text: str, hint: Any) -> Any:
+    """Text of the command line as a JSON-like value."""
+    words = {"none": None, "true": True, "false": False}
+    if hint is not str and text.lower() in words:
+        return words[text.lower()]
+    items = text.strip("()[]").rstrip(",").split(",")
+    if typing.get_origin(hint) is tuple:
+        return [_plain(item.strip(), typing.get_args(hint)[0]) for item in items if item.strip()]
+    if "tuple" in str(hint) and len(items) > 1:
+        return [_plain(item.strip(), int) for item in items]
+    for kind in (int, float):
+        try:
+            return text if hint is str else kind(text)
+        except ValueError:
+            continue
+    return text

@@ -11,13 +11,14 @@ from torch import Tensor
 from transformers import T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from starc.config import T5Settings, tiny
+from starc.config import T5Config, tiny
 from starc.decoder import incremental
-from starc.decoder.beam_search import BeamSearch, Decoded, generate
+from starc.config import BeamSearch
+from starc.decoder.beam_search import Decoded, generate
 from starc.decoder.t5 import T5
 from support.stock_t5 import stock, with_weights_of
 
-SIZE = T5Settings(
+SIZE = T5Config(
     width=32,
     head_width=8,
     feed_forward=64,

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from starc.config import T5Settings
+from starc.config import T5Config
 from starc.decoder import grammar, time_tokens
-from starc.decoder.beam_search import BeamSearch, generate
+from starc.config import BeamSearch
+from starc.decoder.beam_search import generate
 from starc.decoder.t5 import T5
 from starc.decoder.time_tokens import Vocabulary
 
-SIZE = T5Settings(
+SIZE = T5Config(
     width=32,
     head_width=8,
     feed_forward=64,

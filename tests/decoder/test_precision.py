@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from starc.config import T5Settings, tiny
+from starc.config import T5Config, tiny
 from starc.decoder import precision
-from starc.decoder.beam_search import BeamSearch, generate
+from starc.config import BeamSearch
+from starc.decoder.beam_search import generate
 from starc.decoder.precision import Int8Linear, convert
 from starc.decoder.t5 import T5
 from starc.errors import ConfigError
@@ -101,7 +102,7 @@ def test_convert_finds_the_t5_inside_and_leaves_the_rest(data: Path) -> None:
 
 
 def test_unknown_or_impossible_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = T5Settings(
+    size = T5Config(
         width=16, head_width=4, feed_forward=16, layers=1, decoder_layers=1, text_vocabulary=120
     )
     with pytest.raises(ConfigError, match="choose one of float32, bfloat16, int8"):

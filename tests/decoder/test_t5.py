@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from starc.config import T5Settings, tiny
+from starc.config import T5Config, tiny
 from starc.decoder import t5 as module
 from starc.decoder.t5 import T5
 from support.stock_t5 import stock, with_weights_of
 
-SMALL = T5Settings(
+SMALL = T5Config(
     width=32,
     head_width=8,
     feed_forward=64,
@@ -92,7 +92,7 @@ def test_full_size_has_the_published_keys(shared: Path) -> None:
     lines = (shared / "parity/model/state_dict_t5base.txt").read_text().splitlines()
     names = {line.split()[0].removeprefix("t5_model.") for line in lines if "t5_model." in line}
     with torch.device("meta"):
-        ours = set(T5(T5Settings()).state_dict())
+        ours = set(T5(T5Config()).state_dict())
     assert names - ours == {
         "encoder.embed_tokens.weight",
         "decoder.embed_tokens.weight",

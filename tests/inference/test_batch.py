@@ -18,8 +18,8 @@ import pytest
 from starc.errors import StarcError, VideoError
 from starc.inference import batch
 from starc.inference.batch import Counts, Output
-from starc.inference.manifest import FILE, Manifest, Row
-from starc.inference.worklist import find_videos, make_jobs
+from starc.inference.jobs import FILE, Manifest, Row
+from starc.inference.jobs import find_videos, make_jobs
 from starc.types import Captioned, Event
 from support.small_batch import SmallStages, caption_folder, make_clip
 
@@ -51,7 +51,7 @@ def outputs(out: Path) -> dict[str, str]:
     return {name: text for name, text in found.items() if name != FILE}
 
 
-def rows(out: Path) -> dict[str, Row]:
+def rows(out: Path) -> dict[str, ManifestRow]:
     with Manifest(out) as manifest:
         return manifest.rows
 
@@ -196,7 +196,7 @@ class Several(SmallStages):
 
 
 def test_the_model_gets_several_videos_at_once(tmp_path: Path) -> None:
-    stages, heard = Several(), list[Row]()
+    stages, heard = Several(), list[ManifestRow]()
     with Manifest(tmp_path / "out") as manifest:
         jobs = jobs_of(tmp_path / "in", 8, tmp_path / "out")
         counts = batch.run(jobs, stages, manifest, on_row=heard.append)
@@ -236,7 +236,7 @@ class Failing(SmallStages):
 
 
 def test_every_kind_of_failure_is_one_row_and_one_line(tmp_path: Path) -> None:
-    heard: list[Row] = []
+    heard: list[ManifestRow] = []
     with Manifest(tmp_path / "out") as manifest:
         jobs = jobs_of(tmp_path / "in", 6, tmp_path / "out")
         counts = batch.run(jobs, Failing(), manifest, on_row=heard.append)
@@ -312,7 +312,7 @@ def test_without_resume_everything_is_done_again(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_earlier_run_are_heard_first(tmp_path: Path) -> None:
-    jobs, heard = jobs_of(tmp_path / "in", 5, tmp_path / "out"), list[Row]()
+    jobs, heard = jobs_of(tmp_path / "in", 5, tmp_path / "out"), list[ManifestRow]()
     with Manifest(tmp_path / "out") as manifest:
         batch.run(jobs[2:4], SmallerStages(), manifest)
         counts = batch.run(jobs, SmallerStages(), manifest, on_row=heard.append)

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from starc import config
-from starc.decoder.beam_search import BeamSearch
+from starc.config import BeamSearch
 from starc.errors import CheckpointError, ConfigError, StarcError, VideoError
 from starc.inference import caption
 from starc.inference.batch import Counts, Output
-from starc.inference.manifest import Row
+from starc.inference.jobs import ManifestRow
 from starc.inference.pipeline import Captioner, Options
 from starc.model import checkpoint
 from starc.model.starc import STaRC
@@ -105,7 +105,7 @@ def test_many_videos_into_a_folder(model: Path, options: Options, tmp_path: Path
         make_video(folder / name, seconds=5)
     (folder / "bad.mp4").write_text("no")
     started: list[int] = []
-    rows: list[Row] = []
+    rows: list[ManifestRow] = []
     wanted: dict[str, Any] = {"encoder": "colours", "formats": ["srt", "predictions"]}
     counts = caption.many(
         [folder], model, out, options, **wanted, on_start=started.append, on_row=rows.append

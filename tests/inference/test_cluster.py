@@ -16,7 +16,7 @@ import pytest
 
 from starc.errors import MissingExtra
 from starc.inference import cluster
-from starc.inference.manifest import FILE, Manifest
+from starc.inference.jobs import FILE, Manifest
 from starc.types import Captioned
 from support.small_batch import SmallStages, caption_folder, make_clip
 

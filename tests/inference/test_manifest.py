@@ -11,13 +11,13 @@ import pytest
 
 from starc.errors import StarcError
 from starc.files.cache import fingerprint
-from starc.inference.manifest import FILE, Manifest, Row
-from starc.inference.worklist import Job
+from starc.inference.jobs import FILE, Manifest, Row
+from starc.inference.jobs import Job
 
 
-def row(name: str, **more: object) -> Row:
+def row(name: str, **more: object) -> ManifestRow:
     values = {"video": f"/v/{name}.mp4", "status": "done", "seconds": 1.0, "settings": "s"}
-    return Row(name, **{**values, **more})  # type: ignore[arg-type]
+    return ManifestRow(name, **{**values, **more})  # type: ignore[arg-type]
 
 
 def test_rows_come_back_and_the_last_one_holds(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_full_disk_leaves_no_half_row(tmp_path: Path, monkeypatch: pytest.Monk
     with Manifest(tmp_path) as manifest:
         manifest.append(row("a"))
         with monkeypatch.context() as patched:
-            patched.setattr("starc.inference.manifest.os.fsync", full)
+            patched.setattr("starc.inference.jobs.os.fsync", full)
             with pytest.raises(OSError, match="No space"):
                 manifest.append(row("b"))
         manifest.append(row("c"))

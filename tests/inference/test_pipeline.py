@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from starc import config
-from starc.decoder.beam_search import BeamSearch
+from starc.config import BeamSearch
 from starc.errors import CheckpointError, VideoError
 from starc.inference import batch, pipeline
 from starc.inference.long_videos import Windowing
-from starc.inference.manifest import Manifest
+from starc.inference.jobs import Manifest
 from starc.inference.pipeline import Captioner, Options, caption_one, caption_video
-from starc.inference.worklist import find_videos, make_jobs
+from starc.inference.jobs import find_videos, make_jobs
 from starc.model.checkpoint import Loaded
 from starc.model.starc import STaRC
 from starc.output import formats

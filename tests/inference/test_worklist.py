@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from starc.errors import StarcError, VideoError
-from starc.inference.worklist import find_videos, looks_like_video, make_jobs
+from starc.inference.jobs import find_videos, looks_like_video, make_jobs
 from support.small_batch import make_clip
 
 

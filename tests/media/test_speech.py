@@ -16,7 +16,7 @@ import pytest
 from starc.errors import MissingExtra, SpeechError, VideoError
 from starc.files import cache as caches
 from starc.media import audio, moonshine, speech
-from starc.media.speech import Transcript, handed_in, transcribe
+from starc.media.speech import Transcript, read_transcript, transcribe
 from starc.types import Sentence
 from support.clips import beep, write_clip, write_sound
 
@@ -208,9 +208,9 @@ def test_half_written_entries_are_never_seen(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [entry]
 
 
-def test_handed_in(tmp_path: Path) -> None:
+def test_read_transcript(tmp_path: Path) -> None:
     (tmp_path / "mine.srt").write_text(SRT)
-    assert handed_in(tmp_path / "mine.srt") == Transcript(SAID, "handed in mine.srt")
+    assert read_transcript(tmp_path / "mine.srt") == Transcript(SAID, "handed in mine.srt")
 
 
 def test_wrong_calls(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from starc.errors import VideoError
 from starc.media import video
 from starc.media.sampling import Shown, on_ticks
-from starc.media.video import Limits, count_frames, probe, sample_frames, spread
+from starc.media.video import MediaLimits, count_frames, probe, sample_frames, spread
 from support.clips import command_line_frames, picture, turn, write_clip, write_sound
 
 VARIABLE = [0, 0.1, 0.2, 1.9, 2.0, 2.7, 5.1, 5.5, 5.9, 6.4, 9.9]
@@ -65,7 +65,7 @@ def pixels(path: Path, **options: object) -> np.ndarray:
 
 
 def end_to_end(path: Path, size: int = SIZE) -> list[video.Frame]:
-    with video._reading(path, Limits(), careful=True) as reading:
+    with video._reading(path, MediaLimits(), careful=True) as reading:
         return list(reading.frames(reading.ticks(Fraction(1)), Fraction(1), size))
 
 
@@ -313,10 +313,10 @@ def test_permission_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_limits(tmp_path: Path) -> None:
     path = write_clip(tmp_path / "a.mp4")
-    assert "limit: pixels = 100" in failure(path, limits=Limits(pixels=100))
-    assert "limit: duration = 2 s" in failure(path, limits=Limits(duration=2))
-    assert "limit: file_bytes = 10" in failure(path, limits=Limits(file_bytes=10))
-    assert "limit: wall" in failure(path, limits=Limits(wall=0))
+    assert "limit: pixels = 100" in failure(path, limits=MediaLimits(pixels=100))
+    assert "limit: duration = 2 s" in failure(path, limits=MediaLimits(duration=2))
+    assert "limit: file_bytes = 10" in failure(path, limits=MediaLimits(file_bytes=10))
+    assert "limit: wall" in failure(path, limits=MediaLimits(wall=0))
 
 
 def test_a_lie_about_time_is_bounded(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_8k(tmp_path: Path) -> None:
     )
     (frame,) = sample_frames(path)
     assert frame.rgb_HWC.shape == (224, 224, 3)
-    assert "picture too large (7680 x 4320" in failure(path, limits=Limits(pixels=4096 * 2304))
+    assert "picture too large (7680 x 4320" in failure(path, limits=MediaLimits(pixels=4096 * 2304))
 
 
 def fast_start(path: Path) -> Path:
@@ -408,7 +408,7 @@ def test_damage_ends_in_frames_or_one_line(tmp_path: Path) -> None:
             path = tmp_path / f"damaged{Path(name).suffix}"
             path.write_bytes(data)
             try:
-                frames = list(sample_frames(path, size=SIZE, limits=Limits(duration=60, wall=20)))
+                frames = list(sample_frames(path, size=SIZE, limits=MediaLimits(duration=60, wall=20)))
                 assert frames
             except VideoError as error:
                 assert "\n" not in str(error)

@@ -7,7 +7,7 @@ import torch
 
 from starc.config import Config
 from starc.errors import VideoError
-from starc.model.collate import Collator
+from starc.model.inputs import Collator
 from starc.types import Event
 from support.small_training import recipe, tokenizer, videos
 

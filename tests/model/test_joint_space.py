@@ -27,7 +27,7 @@ def joint() -> JointSpace:
 
 def test_speech_fades_with_distance(joint: JointSpace) -> None:
     sentences = [Sentence(10, 12, "eggs"), Sentence(20, 22, "pan")]
-    said_TD = joint.said([0.0, 11.0, 15.0, 40.0], sentences)
+    said_TD = joint.encode_speech([0.0, 11.0, 15.0, 40.0], sentences)
     assert said_TD[0].tolist() == said_TD[3].tolist() == [0, 0, 0]
     assert said_TD[1].tolist() == [1, 0, 0]
     weights = torch.tensor([1 - 3 / REACH, 1 - 5 / REACH, 0.0])
@@ -35,16 +35,16 @@ def test_speech_fades_with_distance(joint: JointSpace) -> None:
 
 
 def test_images_are_standardised_and_mapped(joint: JointSpace) -> None:
-    seen_TD = joint.seen(torch.tensor([[3.0, 1.0], [1.0, 7.0]]))
+    seen_TD = joint.encode_images(torch.tensor([[3.0, 1.0], [1.0, 7.0]]))
     torch.testing.assert_close(seen_TD, torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
 
 
 def test_either_half_may_be_missing(joint: JointSpace) -> None:
     image_TI = torch.tensor([[3.0, 1.0]])
-    both = joint.frames(image_TI, [1.0], [Sentence(0, 2, "butter")])
+    both = joint.combine(image_TI, [1.0], [Sentence(0, 2, "butter")])
     torch.testing.assert_close(both, torch.tensor([[1.0, 0.0, 1.0]]) * 3**0.5)
-    assert joint.frames(None, [1.0], []).tolist() == [[0, 0, 0]]
-    assert joint.frames(image_TI, [1.0], [])[0].argmax() == 0
+    assert joint.combine(None, [1.0], []).tolist() == [[0, 0, 0]]
+    assert joint.combine(image_TI, [1.0], [])[0].argmax() == 0
 
 
 def test_it_comes_back_from_its_file(joint: JointSpace, tmp_path: Path) -> None:

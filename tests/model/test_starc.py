@@ -20,7 +20,7 @@ from starc.config import (
     SwsaConfig,
     TransportConfig,
 )
-from starc.decoder.beam_search import BeamSearch
+from starc.config import BeamSearch
 from starc.errors import DatastoreError, VideoError
 from starc.model import segments
 from starc.model.starc import Batch, STaRC
@@ -203,7 +203,7 @@ def test_vid2seq_is_its_two_parts() -> None:
     encoded = starc.eval().encode(whole, None)
     video_BTD = starc.temporal(whole.clip_BTD, whole.frame_mask_BT)
     torch.testing.assert_close(encoded.memory_BMD[:, :30], video_BTD)
-    assert encoded.seen.segments == [[], []]
+    assert encoded.video.segments == [[], []]
 
 
 def test_training_sees_x_and_inference_x_refined() -> None:
@@ -392,7 +392,7 @@ def test_one_frame_and_no_speech(preset: str) -> None:
     starc = STaRC(dataclasses.replace(base, temporal=sizes.temporal, t5=sizes.t5))
     assert starc(whole, store()).total.isfinite()
     generated = starc.eval().generate(whole, store(), QUICK)
-    assert [(it.first, it.stop) for it in generated.encoded.seen.segments[0]] == [(0, 1)]
+    assert [(it.first, it.stop) for it in generated.encoded.video.segments[0]] == [(0, 1)]
 
 
 def test_more_segments_asked_than_exist() -> None:

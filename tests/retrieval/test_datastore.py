@@ -84,14 +84,14 @@ def test_save_and_load(tmp_path: Path, half: bool):
     else:
         assert torch.equal(again.embedding_ND, store.embedding_ND)
     again.save(folder)  # over itself, while its embeddings are mapped
-    assert len(datastore.load(folder)) == 4
+    assert len(datastore.open_datastore(folder)) == 4
     assert sorted(path.name for path in folder.parent.iterdir()) == ["datastore"]
 
 
 def test_a_kill_between_two_renames_loses_no_datastore(tmp_path: Path):
     random_store(20, 8).save(tmp_path / "d")
     (tmp_path / "d").rename(tmp_path / ".d.old")
-    assert len(datastore.load(tmp_path / "d")) == 20
+    assert len(datastore.open_datastore(tmp_path / "d")) == 20
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path):
@@ -118,7 +118,7 @@ def test_a_damaged_folder_is_refused(tmp_path: Path):
     ]:
         (folder / "datastore.json").write_text(broken)
         with pytest.raises(DatastoreError, match=message):
-            datastore.load(folder)
+            datastore.open_datastore(folder)
     (folder / "datastore.json").unlink()
     with pytest.raises(DatastoreError, match="not a datastore"):
         CaptionStore.load(folder)

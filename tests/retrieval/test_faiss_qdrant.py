@@ -70,7 +70,7 @@ class TestFaiss:
         store = clustered(500)
         found = FaissStore(store, lists=10, effort=4)
         found.save(tmp_path / "d")
-        again = datastore.load(tmp_path / "d")
+        again = datastore.open_datastore(tmp_path / "d")
         assert isinstance(again, FaissStore)
         assert (again.recall, again.effort, len(again)) == (found.recall, 4, 500)
         hits = found.search(queries(store), k=5)

@@ -99,7 +99,7 @@ def test_levels():
 def test_save_and_load(tmp_path: Path):
     tree = HierarchicalStore(planted_store(), levels=[30, 6], seed=3)
     tree.save(tmp_path / "d")
-    again = datastore.load(tmp_path / "d")
+    again = datastore.open_datastore(tmp_path / "d")
     assert isinstance(again, HierarchicalStore)
     assert (again.captions, again.videos) == (tree.captions, tree.videos)
     assert torch.equal(again.embedding_ND, tree.embedding_ND)

@@ -11,8 +11,8 @@ import av
 import numpy as np
 
 from starc.inference import batch
-from starc.inference.manifest import Manifest
-from starc.inference.worklist import find_videos, make_jobs
+from starc.inference.jobs import Manifest
+from starc.inference.jobs import find_videos, make_jobs
 from starc.media.video import sample_frames
 from starc.types import Captioned, Event
 

@@ -16,8 +16,8 @@ from ray.cluster_utils import Cluster
 
 from starc.inference import cluster
 from starc.inference.batch import Output, settings_of
-from starc.inference.manifest import Manifest, Row
-from starc.inference.worklist import find_videos, make_jobs
+from starc.inference.jobs import Manifest, ManifestRow
+from starc.inference.jobs import find_videos, make_jobs
 from support.small_batch import SmallStages
 
 HEALTH = {
@@ -44,9 +44,9 @@ def main(folder: Path, out: Path, kill_after: int) -> None:
     workers = [machines.add_node(num_cpus=2) for _ in range(2)]
     ray.init(address=machines.address, logging_level=logging.ERROR, log_to_driver=False)
     machines.wait_for_nodes()
-    rows: list[Row] = []
+    rows: list[ManifestRow] = []
 
-    def on_row(row: Row) -> None:
+    def on_row(row: ManifestRow) -> None:
         rows.append(row)
         if len(rows) == kill_after:
             machines.remove_node(workers[0], allow_graceful=False)

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from starc.config import Config, T5Settings, TemporalConfig
+from starc.config import Config, T5Config, TemporalConfig
 from starc.files.annotations import VideoAnnotation
-from starc.model.collate import Collator
+from starc.model.inputs import Collator
 from starc.retrieval.datastore import CaptionStore
 from starc.training.dataset import Videos
 from starc.training.loop import Task, train
@@ -28,7 +28,7 @@ from starc.training.recipes import (
     from_dict,
     to_dict,
 )
-from starc.training.run import RECIPE, Run
+from starc.training.run import RECIPE, RunFolder
 from starc.types import Sentence
 
 WIDTH = 16
@@ -65,7 +65,7 @@ def recipe(**train_settings: object) -> Recipe:
     """Everything on, at the smallest size."""
     model = Config(
         temporal=TemporalConfig(features=WIDTH, depth=1, heads=2, feed_forward=32, dropout=0.1),
-        t5=T5Settings(
+        t5=T5Config(
             width=WIDTH,
             head_width=8,
             feed_forward=32,
@@ -153,12 +153,12 @@ SMALL = [
     "model.t5.heads=2",
     "model.t5.text_vocabulary=140",
     "model.t5.bins=25",
-    "data.frames=24",
-    "data.speech_tokens=40",
-    "data.target_tokens=24",
+    "model.inputs.frames=24",
+    "model.inputs.speech_tokens=40",
+    "model.decoding.max_tokens=24",
     "train.epochs=1",
     "train.batch=4",
-    "train.beams=1",
+    "train.validation_beams=1",
 ]
 """Overrides that make any recipe this small."""
 
@@ -173,7 +173,7 @@ def main() -> None:
     torch.set_num_threads(1)
     chosen = apply_overrides(recipe(), arguments.set)
     main_process = os.environ.get("RANK", "0") == "0"
-    run = Run(arguments.run if main_process else Path(f"{arguments.run}-{os.environ['RANK']}"),
+    run = RunFolder(arguments.run if main_process else Path(f"{arguments.run}-{os.environ['RANK']}"),
               resume=arguments.resume)  # fmt: skip
     if arguments.resume:
         chosen = from_dict(run.read(RECIPE))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from transformers import T5Config, T5ForConditionalGeneration
 
-from starc.config import T5Settings
+from starc.config import T5Config
 from starc.decoder.t5 import T5
 
 
-def stock(settings: T5Settings) -> T5ForConditionalGeneration:
+def stock(settings: T5Config) -> T5ForConditionalGeneration:
     """A random model of transformers."""
     config = T5Config(
         vocab_size=settings.vocabulary,
@@ -24,7 +24,7 @@ def stock(settings: T5Settings) -> T5ForConditionalGeneration:
     return T5ForConditionalGeneration(config).eval()
 
 
-def with_weights_of(model: T5ForConditionalGeneration, settings: T5Settings) -> T5:
+def with_weights_of(model: T5ForConditionalGeneration, settings: T5Config) -> T5:
     """Our model with the weights of theirs."""
     t5, weights = T5(settings).eval(), model.state_dict()
     t5.load_state_dict({name: weights[name] for name in t5.state_dict()})

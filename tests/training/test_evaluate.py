@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from starc.decoder.beam_search import BeamSearch
+from starc.config import BeamSearch
 from starc.files.annotations import read_predictions
 from starc.model import checkpoint
 from starc.model.starc import STaRC
@@ -18,7 +18,7 @@ from starc.training.dataset import cut
 from starc.training.evaluate import area_under_curve, evaluate, write_predictions
 from starc.training.loop import train
 from starc.training.recipes import apply_overrides
-from starc.training.run import Run
+from starc.training.run import RunFolder
 from starc.training.validation import overlapping
 from support import small_training as small
 
@@ -93,7 +93,7 @@ def test_training_in_parts_is_reproducible(tmp_path: Path) -> None:
     chosen = apply_overrides(small.recipe(), ["model.window=8", "train.relative_rate=true"])
     traces = []
     for name in ("a", "b"):
-        with Run(tmp_path / name, resume=False) as run:
+        with RunFolder(tmp_path / name, resume=False) as run:
             train(chosen, small.task(chosen, validation=True), run)
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         traces.append([json.loads(line)["loss"] for line in lines if "loss" in line])

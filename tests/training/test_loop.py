@@ -28,7 +28,7 @@ from starc.retrieval.datastore import CaptionStore
 from starc.training import loop
 from starc.training.loop import Training, freeze, rate, train
 from starc.training.recipes import Recipe, TrainConfig, apply_overrides, to_dict
-from starc.training.run import RECIPE, Run
+from starc.training.run import RECIPE, RunFolder
 from support.small_training import recipe, task
 
 torch.set_num_threads(1)  # the model is so small that threads would only wait for each other
@@ -37,7 +37,7 @@ PROGRAM = Path(__file__).parents[1] / "support" / "small_training.py"
 
 def trained(folder: Path, chosen: Recipe, *, resume: bool = False, **options: Any) -> list[Any]:
     """The lines of metrics.jsonl after a training."""
-    with Run(folder, resume=resume) as run:
+    with RunFolder(folder, resume=resume) as run:
         run.write(RECIPE, to_dict(chosen))
         train(chosen, task(chosen, validation=bool(chosen.train.validate_every)), run, **options)
     return lines(folder)
@@ -145,15 +145,15 @@ def test_frozen_parts_stay(tmp_path: Path) -> None:
 
 def test_two_runs_in_one_folder(tmp_path: Path) -> None:
     chosen = recipe()
-    held = Run(tmp_path / "run", resume=False)
+    held = RunFolder(tmp_path / "run", resume=False)
     held.write(RECIPE, to_dict(chosen))
     with pytest.raises(ConfigError, match="another process is training here"):
-        Run(tmp_path / "run", resume=True)
+        RunFolder(tmp_path / "run", resume=True)
     held.close()
     with pytest.raises(ConfigError, match="holds a run already"):
-        Run(tmp_path / "run", resume=False)
+        RunFolder(tmp_path / "run", resume=False)
     with pytest.raises(ConfigError, match="nothing to resume"):
-        Run(tmp_path / "other", resume=True)
+        RunFolder(tmp_path / "other", resume=True)
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(
@@ -185,7 +185,7 @@ def test_a_datastore_in_the_wrong_is_not_blamed_on_the_loss(tmp_path: Path) -> N
     chosen = recipe()
     own = task(chosen)
     only = CaptionStore(["stir"], torch.ones(1, 16), videos=[own.train.ids[0]])
-    with Run(tmp_path / "run", resume=False) as run:
+    with RunFolder(tmp_path / "run", resume=False) as run:
         run.write(RECIPE, to_dict(chosen))
         with pytest.raises(DatastoreError, match="belong to the video that is excluded"):
             train(chosen, replace(own, store=only), run)
@@ -230,7 +230,7 @@ def test_without_tensorboard_the_extra_is_named(
 
 def test_batches_must_come_out_even(tmp_path: Path) -> None:
     chosen = apply_overrides(recipe(), ["train.accumulate=4", "train.batch=4"])
-    run = Run(tmp_path / "run", resume=False)
+    run = RunFolder(tmp_path / "run", resume=False)
     run.write(RECIPE, to_dict(chosen))
     Training(chosen, task(chosen), run, loop.STaRC(chosen.model), lambda line: None)
     run.close()

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from starc.files.annotations import VideoAnnotation
 from starc.model import published
-from starc.model.collate import Collator
+from starc.model.inputs import Collator
 from starc.model.starc import Batch, STaRC
 from starc.training import recipes
 from starc.training.dataset import Videos
 from starc.training.loop import Task, Training
 from starc.training.recipes import Recipe
-from starc.training.run import Run
+from starc.training.run import RunFolder
 from support.small_training import tokenizer
 
 torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def begun(model: STaRC, store: Any, batch: Batch, folder: Path) -> Training:
     task = Task(
         Videos.of(annotations, features, {}), None, store, Collator(model.config, tokenizer())
     )
-    return Training(recipe, task, Run(folder, resume=False), model, lambda line: None)
+    return Training(recipe, task, RunFolder(folder, resume=False), model, lambda line: None)
 
 
 def test_the_published_step_through_the_loop(shared: Path, tmp_path: Path, parity: Any) -> None:

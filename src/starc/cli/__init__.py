@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from starc.cli import caption as captioning
 from starc.cli import research
 from starc.errors import MissingExtra, StarcError
 
@@ -115,59 +118,6 @@ def doctor(
 
 
 @app.command()
-def caption(
-    inputs: Annotated[list[Path], typer.Argument(help="Videos, folders of them, lists (.txt).")],
-    model: Annotated[
-        str | None, typer.Option(help="A model folder or hub id; else the small embedded one.")
-    ] = None,
-    target: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A file for one video, a folder for many.")
-    ] = None,
-    formats: Annotated[
-        list[str] | None, typer.Option("--format", help="json, vtt, srt, youtube, csv, html …")
-    ] = None,
-    mode: Annotated[str | None, typer.Option(help="events, or chapters: no overlaps.")] = None,
-    granularity: Annotated[float, typer.Option(help="Below 1 fewer and longer, above more.")] = 1.0,
-    speech: Annotated[str, typer.Option(help="auto, none, an engine, or a file.")] = "auto",
-    encoder: Annotated[
-        str | None, typer.Option(help="Image encoder, if not the usual one.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray: many machines.")] = "local",
-    resume: Annotated[bool, typer.Option(help="Skip what an earlier run has done.")] = True,
-) -> None:
-    """Caption videos. One video goes to a file or to stdout, many into a folder."""
-    from starc.inference import caption as captions
-    from starc.inference.batch import Output
-    from starc.inference.pipeline import Options
-
-    if model is None:
-        model = str(captions.EMBEDDED)
-        err.print(
-            "Using the embedded model starc-tiny-youcook2: small, and it knows kitchens only. "
-            "For a full-size one: --model FOLDER (docs/model-card.md)",
-            highlight=False,
-        )
-    options = Options(**captions.hearing(speech))
-    output = Output(mode=mode, granularity=granularity)  # type: ignore[arg-type]
-    if captions.is_one(inputs, target):
-        captioner = captions.open_captioner(model, options, encoder=encoder)
-        done = captions.one(inputs[0], captioner, target, formats=formats or (), output=output)
-        sys.stdout.write(done.text)
-        for note in done.notes:
-            err.print(f"note: {note}", highlight=False, markup=False)
-        return
-    with research.counting("Captioning") as bar:
-        counts = captions.many(
-            inputs, model, target, options, encoder=encoder, formats=formats or (), output=output,
-            engine=engine, resume=resume, on_start=bar.begin, on_row=bar.row,
-        )  # fmt: skip
-    err.print(
-        f"{counts.done} done, {counts.skipped} done before, {counts.failed} failed", highlight=False
-    )
-    raise typer.Exit(counts.exit_code)
-
-
-@app.command()
 def view(
     what: Annotated[list[Path], typer.Argument(help="Captioned JSON, a video, or folders.")],
     host: Annotated[
@@ -199,12 +149,25 @@ def view(
 
 
 def _captioning(model: str) -> Any:
-    from starc.inference.caption import for_page, open_captioner
-    from starc.inference.pipeline import Options
+    """Captioning as the page wants it: told of each stage, and stopped when it is cancelled."""
+    from starc.inference.pipeline import Captioner
 
-    return for_page(open_captioner(model, Options()))
+    captioner = Captioner(research.model_name(model))
+
+    class Cancelled(threading.Event):
+        def __init__(self, asked: Callable[[], bool]) -> None:
+            super().__init__()
+            self.asked = asked
+
+        def is_set(self) -> bool:
+            return self.asked() or super().is_set()
+
+    return lambda path, progress, cancelled: captioner.caption(
+        path, stop=Cancelled(cancelled), on_progress=progress
+    )
 
 
+app.command()(captioning.caption)
 app.command()(research.features)
 app.command("import")(research.import_checkpoint)
 app.command()(research.train)

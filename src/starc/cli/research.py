@@ -10,19 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
-out = Console()
-err = Console(stderr=True)
+from starc.cli.progress import bar, err, note, out
+
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
 datastore = typer.Typer(help="Build and examine caption datastores.", no_args_is_help=True)
 
@@ -51,23 +42,25 @@ def data_check(
     from starc.retrieval.datastore import CaptionStore
     from starc.training.data_check import examine
 
-    found = examine(
+    findings = examine(
         read_references(annotations, subset=subset),
         FeatureStore.open(features) if features else None,
         read_transcripts(speech) if speech else None,
         store=CaptionStore.load(store) if store else None,
         held_out=read_references(validation) if validation else None,
     )
-    out.print(f"{found.videos} videos, {found.events} events, {found.sentences} spoken sentences")
-    for name, counts in found.histograms.items():
+    out.print(
+        f"{findings.videos} videos, {findings.events} events, {findings.sentences} spoken sentences"
+    )
+    for name, counts in findings.histograms.items():
         table = Table(box=None, pad_edge=False, show_header=False, title=name, title_justify="left")
         most = max(counts.values(), default=1) or 1
         for label, count in counts.items():
             table.add_row(label, "█" * round(30 * count / most), str(count))
         out.print(table)
-    for problem in found.problems:
-        err.print(f"{'error' if problem.serious else 'note'}: {problem}", highlight=False)
-    raise typer.Exit(0 if found.sound else 1)
+    for problem in findings.problems:
+        note(str(problem), kind="error" if problem.serious else "note")
+    raise typer.Exit(0 if findings.sound else 1)
 
 
 @datastore.command("build")
@@ -117,29 +110,46 @@ def datastore_search(
 def features(
     videos: Annotated[list[Path], typer.Argument(help="Videos, or folders of them.")],
     target: Annotated[Path, typer.Option("--out", "-o", help=".safetensors, .pth, or a folder.")],
-    encoder: Annotated[str, typer.Option(help="CLIP folder or hub id, or efficientnet-lite0.")] = (
-        "openai/clip-vit-large-patch14"
-    ),
-    verify: Annotated[bool, typer.Option("--verify", help="Compare OUT with a fresh run.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Extract with the image encoder of this model folder or hub id ('embedded': the "
+            "one in the package), so that it can be evaluated or fine-tuned on them."
+        ),
+    ] = None,
+    encoder: Annotated[
+        str, typer.Option(help="CLIP folder or hub id, or efficientnet-lite0.")
+    ] = "openai/clip-vit-large-patch14",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare OUT with a fresh extraction; write nothing.")
+    ] = False,
 ) -> None:
     """Extract frame features at 1 FPS, with what made them; or compare a file with a fresh run."""
     from starc.files.annotations import video_id
-    from starc.inference.worklist import find_videos
+    from starc.inference.jobs import find_videos
+    from starc.inference.pipeline import Captioner
     from starc.media.encoders import load_image_encoder
     from starc.media.features import extract, save_features
     from starc.media.features import verify as difference
 
-    eyes = load_image_encoder(encoder)
-    found = [path for path, _ in find_videos(videos, out=target)]
-    made = {}
-    with _bar("Extracting") as bar:
-        for path in bar.track(found):
+    chosen = Captioner(model_name(model)).encoder if model else load_image_encoder(encoder)
+    paths = [path for path, _ in find_videos(videos, out=target)]
+    extracted = {}
+    with bar("Extracting") as progress:
+        for path in progress.track(paths):
             if verify:
-                out.print(f"{path}: largest difference {difference(target, path, eyes):.2e}")
+                out.print(f"{path}: largest difference {difference(target, path, chosen):.2e}")
             else:
-                made[video_id(path.name)] = extract(path, eyes)
+                extracted[video_id(path.name)] = extract(path, chosen)
     if not verify:
-        save_features(target, made)
+        save_features(target, extracted)
+
+
+def model_name(name: str) -> str:
+    """A model as users name it: "embedded" is the one in the package."""
+    from starc.inference.pipeline import EMBEDDED
+
+    return str(EMBEDDED) if name == "embedded" else name
 
 
 def import_checkpoint(
@@ -148,21 +158,25 @@ def import_checkpoint(
     preset: Annotated[str | None, typer.Option(help="paper, to fine-tune a Vid2Seq file.")] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of its T5.")] = None,
     store: Store = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the folder: windowing=on.")
+    ] = None,
 ) -> None:
     """Make a model folder of a published weight file; nothing in it is executed."""
     from starc import config
     from starc.model import checkpoint
     from starc.retrieval.datastore import CaptionStore
 
-    found = checkpoint.import_published(
+    imported = checkpoint.import_published(
         file,
         folder,
         config=config.preset(preset) if preset else None,
         tokenizer=checkpoint.read_tokenizer(tokenizer) if tokenizer else None,
         store=CaptionStore.load(store) if store else None,
+        overrides=settings or (),
     )
     for kind in ("taken", "fresh", "unknown"):
-        names = getattr(found, kind)
+        names = getattr(imported, kind)
         err.print(f"{kind}: {len(names)}", highlight=False)
         for name in names if kind != "taken" else ():
             err.print(f"  {name}", highlight=False, markup=False)
@@ -174,11 +188,16 @@ def train(
     annotations: Annotations,
     features: FeaturesPath,
     run: Annotated[Path, typer.Option("--run", help="Folder of the run.")],
-    tokenizer: Annotated[Path, typer.Option(help="tokenizer.json of the T5.")],
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="tokenizer.json of the T5; else that of --init.")
+    ] = None,
     speech: Speech = None,
     store: Store = None,
     validation: Validation = None,
-    init: Annotated[Path | None, typer.Option(help="Model folder to start from.")] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(help="Model folder to start from: weights, sizes, windows and decoding."),
+    ] = None,
     subset: Subset = None,
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")] = False,
@@ -187,58 +206,65 @@ def train(
     from starc.training.train import Files, run_training
 
     files = Files(annotations, features, speech, validation, store, tokenizer, init, subset)
-    with _bar("Training", "{task.fields[said]}") as bar:
-        task = bar.add_task("", total=None, said="")
+    with bar("Training", "{task.fields[scores]}") as progress:
+        task = progress.add_task("", total=None, scores="")
 
-        def told(line: dict[str, Any]) -> None:
-            said = line.get("validation") or {"loss": line.get("loss")}
-            text = "  ".join(f"{name} {value:.4g}" for name, value in said.items())
-            bar.update(task, total=line.get("steps"), completed=line["step"], said=text)
+        def on_line(line: dict[str, Any]) -> None:
+            scores = line.get("validation") or {"loss": line.get("loss")}
+            text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
+            progress.update(task, total=line.get("steps"), completed=line["step"], scores=text)
 
-        run_training(recipe, files, run, settings or [], resume=resume, progress=told)
+        run_training(recipe, files, run, settings or [], resume=resume, progress=on_line)
     out.print(str(run / "best"))
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A model folder, such as RUN/best.")],
+    model: Annotated[
+        Path, typer.Argument(help="A model folder, such as RUN/best; or the word embedded.")
+    ],
     annotations: Annotations,
     features: FeaturesPath,
     speech: Speech = None,
-    store: Store = None,
+    store: Annotated[
+        str | None,
+        typer.Option("--datastore", help="Another datastore than the model's own."),
+    ] = None,
     target: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the predictions here.")
     ] = None,
-    beams: Annotated[int, typer.Option(min=1, help="Of the search; 1 is greedy.")] = 4,
-    grammar: Annotated[
-        bool, typer.Option("--grammar", help="Search under the grammar, as starc caption does.")
-    ] = False,
+    beams: Annotated[
+        int | None, typer.Option(min=1, help="Beams, if not the model's own number; 1 is greedy.")
+    ] = None,
     subset: Subset = None,
 ) -> None:
-    """Caption annotated videos from their features, and score the answers."""
-    from starc.decoder.beam_search import SEARCH, BeamSearch
+    """Caption annotated videos from their features, as `starc caption` would, and score that."""
     from starc.evaluation import tables
     from starc.evaluation.report import score
-    from starc.training import evaluate as road
+    from starc.files.annotations import write_predictions
+    from starc.model.checkpoint import read_config
+    from starc.training import evaluate as evaluation
 
-    with _bar("Captioning") as bar:
-        task = bar.add_task("", total=None)
-        found = road.evaluate(
-            model,
+    folder = Path(model_name(str(model)))
+    search = replace(read_config(folder).decoding, beams=beams) if beams else None
+    with bar("Captioning") as progress:
+        task = progress.add_task("", total=None)
+        answers = evaluation.evaluate(
+            folder,
             annotations,
             features,
             speech,
             store=store,
-            search=replace(SEARCH if grammar else BeamSearch(), beams=beams),
+            search=search,
             subset=subset,
-            told=lambda done, total: bar.update(task, completed=done, total=total),
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     if target is not None:
-        road.write_predictions(found.predictions, target)
+        write_predictions(answers.predictions, target)
     with tables.meteor_with_progress(err) as meteor:
-        report = score(found.predictions, found.references, meteor=meteor)
+        report = score(answers.predictions, answers.references, meteor=meteor)
     tables.show(out, err, [report], [], names=(model,))
-    if found.saliency_auc is not None:
-        out.print(f"Saliency: {found.saliency_auc:.3f} AUC, inside events against outside")
+    if answers.saliency_auc is not None:
+        out.print(f"Saliency: {answers.saliency_auc:.3f} AUC, inside events against outside")
 
 
 def ablate(
@@ -282,7 +308,7 @@ def ablate(
         own=store,
         seeds=range(seeds),
         jobs=jobs,
-        told=lambda line: err.print(line, highlight=False),
+        on_line=lambda line: err.print(line, highlight=False),
     )
     for path in write(chosen, results, run):
         out.print(str(path))
@@ -300,7 +326,7 @@ def analyse(
     ] = None,
 ) -> None:
     """Draw the paper's figures from a trained model; from several, how their scores correlate."""
-    from starc.training.train import correlate, draw
+    from starc.training.figures import correlate, draw
 
     if len(models) > 1:
         drawn = correlate(models, annotations, features, speech, target, videos=videos)
@@ -308,31 +334,3 @@ def analyse(
         drawn = draw(models[0], annotations, features, speech, target, videos=videos or 4)
     for path in drawn:
         out.print(str(path))
-
-
-class Counting(Progress):
-    """A bar that counts finished videos and names the ones that failed."""
-
-    def begin(self, total: int) -> None:
-        """Hear how many videos there are."""
-        self.videos = self.add_task("", total=total)
-
-    def row(self, row: Any) -> None:
-        """Hear of a finished video."""
-        self.advance(self.videos)
-        if row.status != "done":
-            self.console.print(f"{row.video}: {row.error}", highlight=False, markup=False)
-
-
-def counting(name: str) -> Counting:
-    """A bar over many videos."""
-    return Counting(*_columns(name), console=err, disable=not err.is_terminal)
-
-
-def _bar(name: str, *more: str) -> Progress:
-    return Progress(*_columns(name, *more), console=err, disable=not err.is_terminal)
-
-
-def _columns(name: str, *more: str) -> list[ProgressColumn]:
-    counted = [TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    return [*counted, *(TextColumn(text) for text in more)]

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from starc.config import BeamSearch
 from starc.decoder import grammar
 from starc.decoder.incremental import IncrementalDecoder
 from starc.decoder.t5 import END, PAD, T5
@@ -24,68 +25,6 @@ from starc.decoder.time_tokens import Vocabulary
 
 NEVER = -1.0e9
 """Score of what must lose against everything; the value of transformers, which ties depend on."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BeamSearch:
-    """How to search. The defaults are the published ones."""
-
-    beams: int = 4
-    """Hypotheses kept per video; 1 is greedy."""
-    max_tokens: int = 256
-    """Longest output, the end id included."""
-    min_tokens: int = 0
-    """So many tokens come before the end id (`min_new_tokens` of transformers; its `min_length`
-    counts the start id too and is one more)."""
-    length_penalty: float = 1.0
-    """Scores are divided by length to this power: above 0 favours long outputs."""
-    repetition_penalty: float = 1.0
-    """Above 1 makes ids that were already said less likely."""
-    rules: Literal["published", "transformers"] = "published"
-    """Small print of beam search: of the transformers before 4.36 that made the published numbers,
-    or of today's. They differ in how length is counted and when a search stops."""
-    grammar: bool = False
-    """Time tokens only where they may stand, in order (grammar.py)."""
-    token_type_first: bool = False
-    """Under the grammar, decide first whether a word, a time or the end comes next, by the mass of
-    each kind; then take a quantile of the times instead of the likeliest. For models that are
-    surer of what happens than of when."""
-    quantiles: tuple[float, float] = (0.5, 0.68)
-    """Of starts and of ends, where `token_type_first` is on."""
-    max_repeated_words: int | None = None
-    """Where `token_type_first` is on, at most so many words in a row are said twice; None: any
-    number. A small model likes to give neighbouring events the same caption."""
-
-    def __post_init__(self) -> None:
-        if self.beams < 1 or self.max_tokens < 1:
-            raise ValueError(f"search needs {self.beams = } and {self.max_tokens = } of at least 1")
-        if not 0 <= self.min_tokens <= self.max_tokens:
-            raise ValueError(f"search needs 0 <= {self.min_tokens = } <= {self.max_tokens = }")
-        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
-            raise ValueError(f"search needs a positive penalty, got {self.repetition_penalty = }")
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(f"search needs a finite penalty, got {self.length_penalty = }")
-        if self.rules not in ("published", "transformers"):
-            raise ValueError(f"search knows the rules published and transformers: {self.rules = }")
-        if not all(0 < part < 1 for part in self.quantiles):
-            raise ValueError(f"search needs quantiles between 0 and 1, got {self.quantiles = }")
-        if self.max_repeated_words is not None and (
-            self.max_repeated_words < 1 or not self.token_type_first
-        ):
-            raise ValueError(
-                f"search needs token_type_first and {self.max_repeated_words = } of at least 1"
-            )
-        if self.token_type_first and not self.grammar:
-            raise ValueError("search by kind needs the grammar: set grammar=True too")
-        if self.grammar and self.max_tokens < grammar.EVENT_TOKENS:
-            raise ValueError(f"an event needs three tokens, got {self.max_tokens = }")
-
-
-SEARCH = BeamSearch(
-    grammar=True, token_type_first=True, quantiles=(0.5, 0.64), max_repeated_words=5
-)
-"""What `starc caption` does: chosen for the embedded model on YouCook2's first 100 validation
-videos."""
 
 
 @dataclass(frozen=True, slots=True)

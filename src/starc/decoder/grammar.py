@@ -15,12 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from starc.config import EVENT_TOKENS
 from starc.decoder.time_tokens import Vocabulary
 
 OPENING, STARTED, TIMED, WORDS = range(4)
 """Where a hypothesis stands: at the beginning, after a start, after an end time, among words."""
-EVENT_TOKENS = 3
-"""The shortest event: start, end, one word."""
 
 
 class GrammarState(NamedTuple):
@@ -87,7 +86,7 @@ def vary_(
 ) -> Tensor:
     """Forbid a word to follow itself, and two words to follow each other twice in a caption.
 
-    With `max_repeated_words`, no more than so many words in a row are said twice in the whole sequence.
+    With `max_repeated_words`, no more than so many words in a row are said twice in all.
     """
     text, forbidden = vocabulary.text_tokens, float("-inf")
     last_BK1 = said_BKL[..., -1:]

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from starc.config import T5Settings
+from starc.config import T5Config
 from starc.errors import ConfigError
 
 EPSILON = 1e-6
@@ -35,7 +35,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Stack(nn.Module):
     """The encoder, or with `decoder` the decoder, whose tokens see the past and the memory."""
 
-    def __init__(self, settings: T5Settings, *, decoder: bool) -> None:
+    def __init__(self, settings: T5Config, *, decoder: bool) -> None:
         super().__init__()
         self.recompute = settings.recompute
         layers = settings.decoder_layers if decoder else settings.layers
@@ -86,7 +86,7 @@ class Stack(nn.Module):
 class Block(nn.Module):
     """One layer of a stack: its two or three steps, in order, under `layer`."""
 
-    def __init__(self, settings: T5Settings, *, decoder: bool, first: bool) -> None:
+    def __init__(self, settings: T5Config, *, decoder: bool, first: bool) -> None:
         super().__init__()
         steps: list[nn.Module] = [OwnAttention(settings, causal=decoder, positions=first)]
         if decoder:
@@ -106,7 +106,7 @@ class Block(nn.Module):
 class OwnAttention(nn.Module):
     """x + Attention(norm x)."""
 
-    def __init__(self, settings: T5Settings, *, causal: bool, positions: bool) -> None:
+    def __init__(self, settings: T5Config, *, causal: bool, positions: bool) -> None:
         super().__init__()
         self.SelfAttention = Attention(settings, causal=causal, positions=positions)
         self.layer_norm = Norm(settings.width)
@@ -121,7 +121,7 @@ class OwnAttention(nn.Module):
 class MemoryAttention(nn.Module):
     """x + Attention(norm x, memory)."""
 
-    def __init__(self, settings: T5Settings) -> None:
+    def __init__(self, settings: T5Config) -> None:
         super().__init__()
         self.EncDecAttention = Attention(settings, causal=False, positions=False)
         self.layer_norm = Norm(settings.width)
@@ -136,7 +136,7 @@ class MemoryAttention(nn.Module):
 class FeedForward(nn.Module):
     """x + W_o act(W_i norm x)."""
 
-    def __init__(self, settings: T5Settings) -> None:
+    def __init__(self, settings: T5Config) -> None:
         super().__init__()
         self.DenseReluDense = Dense(settings)
         self.layer_norm = Norm(settings.width)
@@ -150,7 +150,7 @@ class FeedForward(nn.Module):
 class Dense(nn.Module):
     """W_o act(W_i x)."""
 
-    def __init__(self, settings: T5Settings) -> None:
+    def __init__(self, settings: T5Config) -> None:
         super().__init__()
         self.wi = _linear(settings.width, settings.feed_forward, settings.width**-0.5)
         self.wo = _linear(settings.feed_forward, settings.width, settings.feed_forward**-0.5)
@@ -170,7 +170,7 @@ class Dense(nn.Module):
 class Attention(nn.Module):
     """softmax(q k + bias) v over several heads; T5 folds the usual scale into its weights."""
 
-    def __init__(self, settings: T5Settings, *, causal: bool, positions: bool) -> None:
+    def __init__(self, settings: T5Config, *, causal: bool, positions: bool) -> None:
         super().__init__()
         width, inner = settings.width, settings.heads * settings.head_width
         self.heads, self.causal, self.reach = settings.heads, causal, settings.relative_distance

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from starc.config import T5Settings
+from starc.config import T5Config
 from starc.decoder.stack import Stack
 
 PAD = 0
@@ -30,7 +30,7 @@ WASTE = 0.25
 class T5(nn.Module):
     """The language model: `encode` for speech, `loss` for training, `decode` for states."""
 
-    def __init__(self, settings: T5Settings) -> None:
+    def __init__(self, settings: T5Config) -> None:
         super().__init__()
         self.settings = settings
         self.shared = nn.Embedding(settings.vocabulary, settings.width)

@@ -22,10 +22,6 @@ Encode = Callable[[str], Sequence[int]]
 Decode = Callable[[Sequence[int]], str]
 """Ids of text to text."""
 
-SPEECH_TOKENS = 1000
-"""Longest speech, end id included; what is beyond is cut."""
-TARGET_TOKENS = 256
-"""Longest target, end id included."""
 SAME_MOMENT = 0.5
 """Temporal overlap (tIoU) from which the same caption again is a repetition."""
 
@@ -77,7 +73,7 @@ def event_ids(
     duration: float,
     vocabulary: Vocabulary,
     encode: Encode,
-    limit: int = TARGET_TOKENS,
+    limit: int | None = None,
 ) -> list[int]:
     """The target: events by start time as `<start><end> Caption.`, cut to `limit`, end id last.
 
@@ -95,7 +91,7 @@ def speech_ids(
     duration: float,
     vocabulary: Vocabulary,
     encode: Encode,
-    limit: int = SPEECH_TOKENS,
+    limit: int | None = None,
 ) -> list[int]:
     """What was said, in the given order, as `<start><end> Text.`, cut to `limit`, end id last.
 
@@ -178,7 +174,7 @@ def _ids(
     duration: float,
     vocabulary: Vocabulary,
     encode: Encode,
-    limit: int,
+    limit: int | None,
 ) -> list[int]:
     _check_duration(duration)
     ids: list[int] = []
@@ -193,9 +189,9 @@ def _ids(
             )
         times = [vocabulary.time_id(seconds, duration) for seconds in (start, end)]
         ids += [*times, *words]
-        if len(ids) >= limit:
+        if limit is not None and len(ids) >= limit:
             break
-    return [*ids[: limit - 1], vocabulary.end]
+    return [*(ids if limit is None else ids[: limit - 1]), vocabulary.end]
 
 
 def _sentence_case(text: str) -> str:

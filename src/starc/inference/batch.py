@@ -22,12 +22,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import Any, get_args
 
 from starc.errors import ConfigError, StarcError
 from starc.files.cache import fingerprint
-from starc.inference.manifest import Manifest, Row
-from starc.inference.worklist import Job
+from starc.inference.jobs import Job, Manifest, ManifestRow
+from starc.inference.pipeline import Captioner, ReadVideo
 from starc.output import formats
 from starc.output.formats import Mode
 from starc.types import Captioned
@@ -37,33 +37,6 @@ log = logging.getLogger("starc")
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 PATIENCE = 3.0
 """Seconds that Ctrl-C leaves the worker threads to notice it."""
-
-
-class Stages(Protocol):
-    """One video in three steps. The first two run in worker threads, in any order."""
-
-    @property
-    def settings(self) -> str:
-        """Short text that differs whenever results may."""
-
-    def features(self, video: Path, stop: threading.Event) -> Any:
-        """What the video shows. Gives up soon after `stop` is set, by any exception."""
-
-    def speech(self, video: Path, stop: threading.Event) -> Any:
-        """What is said in it."""
-
-    def caption(self, video: Path, features: Any, speech: Any) -> Captioned:
-        """The model's part."""
-
-
-@runtime_checkable
-class Together(Protocol):
-    """Stages whose model is faster with several videos at once."""
-
-    at_once: int
-
-    def captions(self, read: Sequence[tuple[Path, Any, Any]]) -> list[Captioned]:
-        """The model's part for videos with their features and speech."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +77,7 @@ class Counts:
     skipped: int = 0
     """Done by an earlier run."""
 
-    def plus(self, row: Row) -> Counts:
+    def plus(self, row: ManifestRow) -> Counts:
         if row.status == "done":
             return Counts(self.done + 1, self.failed, self.skipped)
         return Counts(self.done, self.failed + 1, self.skipped)
@@ -117,7 +90,7 @@ class Counts:
         return 3 if self.done or self.skipped else 1
 
 
-OnRow = Callable[[Row], None]
+OnRow = Callable[[ManifestRow], None]
 
 
 def pending(
@@ -147,7 +120,7 @@ def pending(
 
 def run(
     jobs: Sequence[Job],
-    stages: Stages,
+    captioner: Captioner,
     manifest: Manifest,
     *,
     output: Output | None = None,
@@ -164,13 +137,13 @@ def run(
     if workers < 1:
         raise ValueError(f"need one worker at least, got {workers = }")
     output = output or Output()
-    settings = settings_of(stages, output)
+    settings = settings_of(captioner, output)
     todo, skipped = pending(jobs, manifest, settings, resume=resume, on_row=on_row)
     counts = Counts(skipped=skipped)
     # Closed at once on Ctrl-C: an exception's traceback would keep the threads going.
-    with closing(_read_ahead(todo, stages, workers)) as ready:
+    with closing(_read_ahead(todo, captioner, workers)) as ready:
         for items in ready:
-            for row in _finish(items, stages, manifest, output, settings):
+            for row in _finish(items, captioner, manifest, output, settings):
                 record(row, manifest)
                 counts = counts.plus(row)
                 if on_row is not None:
@@ -178,9 +151,9 @@ def run(
     return counts
 
 
-def settings_of(stages: Stages, output: Output) -> str:
+def settings_of(captioner: Captioner, output: Output) -> str:
     """What rows record as the settings of a run."""
-    return f"{stages.settings} {output.mode or ''} {output.granularity:g}"
+    return f"{captioner.settings} {output.mode or ''} {output.granularity:g}"
 
 
 @dataclass(slots=True)
@@ -188,31 +161,35 @@ class _Item:
     """A video under way."""
 
     job: Job
-    found: dict[str, Any] = field(default_factory=dict)
+    read: dict[str, Any] = field(default_factory=dict)
+    """Features and speech, as they come in."""
     errors: dict[str, BaseException] = field(default_factory=dict)
     spent: float = 0.0
     """Seconds of the steps so far."""
 
     @property
-    def read(self) -> tuple[Path, Any, Any]:
+    def inputs(self) -> ReadVideo:
         """What the model needs; raises what went wrong before it."""
         for step in _STEPS:
             if step in self.errors:
                 raise self.errors[step]
-        return self.job.video, self.found["features"][0], self.found["speech"]
+        return ReadVideo(self.job.video, self.read["features"][0], self.read["speech"])
 
 
-_STEPS: Mapping[str, Callable[[Stages, Path, threading.Event], Any]] = {
-    "features": lambda stages, video, stop: (stages.features(video, stop), identify(video)),
-    "speech": lambda stages, video, stop: stages.speech(video, stop),
+_STEPS: Mapping[str, Callable[[Captioner, Path, threading.Event], Any]] = {
+    "features": lambda captioner, video, stop: (
+        captioner.read_frames(video, stop),
+        identify(video),
+    ),
+    "speech": lambda captioner, video, stop: captioner.read_speech(video, stop),
 }
 """In the order in which their errors count: a file that is no video has no speech either."""
 
 
 def _read_ahead(
-    jobs: Sequence[Job], stages: Stages, workers: int
+    jobs: Sequence[Job], captioner: Captioner, workers: int
 ) -> Generator[list[_Item], None, None]:
-    """Jobs with what their first steps found, as many as the model wants, a fixed number ahead.
+    """Jobs with what their first steps gave, as many as the model wants, a fixed number ahead.
 
     Speech has a thread of its own: a recogniser serves one video at a time, and workers that wait
     for it would read nothing meanwhile.
@@ -228,7 +205,7 @@ def _read_ahead(
             began = time.monotonic()
             try:
                 if "features" not in item.errors:
-                    item.found[step] = _STEPS[step](stages, item.job.video, stop)
+                    item.read[step] = _STEPS[step](captioner, item.job.video, stop)
             except BaseException as error:
                 item.errors[step] = error
             results.put((item, time.monotonic() - began))
@@ -237,7 +214,7 @@ def _read_ahead(
     threads = [threading.Thread(target=work, args=(step,), daemon=True) for step in steps]
     for thread in threads:
         thread.start()
-    at_once = stages.at_once if isinstance(stages, Together) else 1
+    at_once = captioner.at_once
     waiting, under_way, ready = iter(jobs), 0, list[_Item]()
     finished: Counter[str] = Counter()
     try:
@@ -268,35 +245,35 @@ def _read_ahead(
 
 
 def _finish(
-    items: Sequence[_Item], stages: Stages, manifest: Manifest, output: Output, settings: str
-) -> Iterator[Row]:
+    items: Sequence[_Item], captioner: Captioner, manifest: Manifest, output: Output, settings: str
+) -> Iterator[ManifestRow]:
     """The model's part and the files of videos, as rows; only what must end a run is raised."""
     began = time.monotonic()
-    told = _tell_together(items, stages)
+    together = _caption_together(items, captioner)
     shared = (time.monotonic() - began) / len(items)
     for item in items:
         began, job = time.monotonic() - item.spent - shared, item.job
         try:
-            captioned = told.get(job.name) or stages.caption(*item.read)
+            captioned = together.get(job.name) or captioner.caption_read([item.inputs])[0]
             notes = output.write(captioned, job)
         except Exception as error:
             yield failed_row(job, error, time.monotonic() - began, settings)
             continue
-        identity = item.found["features"][1]
+        identity = item.read["features"][1]
         yield done_row(job, manifest, identity, notes, time.monotonic() - began, settings)
 
 
-def _tell_together(items: Sequence[_Item], stages: Stages) -> dict[str, Captioned]:
-    """What the model says of videos at once; nothing where it cannot, then each is told alone."""
+def _caption_together(items: Sequence[_Item], captioner: Captioner) -> dict[str, Captioned]:
+    """Captions of several videos at once; none where that fails, then each is captioned alone."""
     able = [item for item in items if not item.errors]
-    if not isinstance(stages, Together) or len(able) < 2:
+    if len(able) < 2:
         return {}
     try:
-        found = stages.captions([item.read for item in able])
-    except Exception as error:  # whose fault it is shows when each is told alone
+        captioned = captioner.caption_read([item.inputs for item in able])
+    except Exception as error:  # whose fault it is shows when each is captioned alone
         log.debug("several videos at once", exc_info=error)
         return {}
-    return {item.job.name: captioned for item, captioned in zip(able, found, strict=True)}
+    return {item.job.name: one for item, one in zip(able, captioned, strict=True)}
 
 
 def done_row(
@@ -306,9 +283,9 @@ def done_row(
     notes: tuple[str, ...],
     seconds: float,
     settings: str,
-) -> Row:
+) -> ManifestRow:
     """The row of a finished video."""
-    return Row(
+    return ManifestRow(
         name=job.name,
         video=str(job.video.absolute()),
         status="done",
@@ -327,13 +304,13 @@ def identify(video: Path) -> dict[str, Any]:
     return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "hash": content}
 
 
-def failed_row(job: Job, error: Exception, seconds: float, settings: str) -> Row:
+def failed_row(job: Job, error: Exception, seconds: float, settings: str) -> ManifestRow:
     """The row of a video that could not be captioned; a full disk is raised instead."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         raise disk_full(next(iter(job.outputs.values())).parent) from error
     if not isinstance(error, StarcError):
         log.debug("%s", job.video, exc_info=error)
-    return Row(
+    return ManifestRow(
         name=job.name,
         video=str(job.video.absolute()),
         status="failed",
@@ -348,7 +325,7 @@ def disk_full(folder: Path) -> StarcError:
     return StarcError(f"{folder}: disk full; make room and run again, finished videos are safe")
 
 
-def record(row: Row, manifest: Manifest) -> None:
+def record(row: ManifestRow, manifest: Manifest) -> None:
     """Put a row on the disk."""
     try:
         manifest.append(row)

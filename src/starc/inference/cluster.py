@@ -24,7 +24,6 @@ from starc.inference.batch import (
     Counts,
     OnRow,
     Output,
-    Stages,
     done_row,
     failed_row,
     identify,
@@ -32,8 +31,8 @@ from starc.inference.batch import (
     reason,
     record,
 )
-from starc.inference.manifest import Manifest, Row
-from starc.inference.worklist import Job
+from starc.inference.jobs import Job, Manifest, ManifestRow
+from starc.inference.pipeline import Captioner, ReadVideo
 from starc.types import Captioned
 
 WAVE = 1000
@@ -44,7 +43,7 @@ TRIES = 3
 
 def run(
     jobs: Sequence[Job],
-    make_stages: Callable[[], Stages],
+    make_captioner: Callable[[], Captioner],
     manifest: Manifest,
     *,
     settings: str,
@@ -54,8 +53,8 @@ def run(
 ) -> Counts:
     """Caption all jobs on the Ray cluster of RAY_ADDRESS, or on one started here.
 
-    `make_stages` is called once in each worker and must be picklable; `settings` is what
-    `batch.settings_of` says of such stages.
+    `make_captioner` is called once in each worker and must be picklable; `settings` is what
+    `batch.settings_of` says of such a captioner.
     """
     ray = _ray()
     output = output or Output()
@@ -64,7 +63,7 @@ def run(
     for first in range(0, len(todo), WAVE):
         missing = dict(enumerate(todo[first : first + WAVE]))
         for _ in range(TRIES):
-            for result in _results(ray, missing, make_stages):
+            for result in _results(ray, missing, make_captioner):
                 row = _write(missing.pop(result["index"]), result, manifest, output, settings)
                 counts = _record(row, manifest, counts, on_row)
         for job in missing.values():
@@ -73,7 +72,7 @@ def run(
     return counts
 
 
-def _record(row: Row, manifest: Manifest, counts: Counts, on_row: OnRow | None) -> Counts:
+def _record(row: ManifestRow, manifest: Manifest, counts: Counts, on_row: OnRow | None) -> Counts:
     record(row, manifest)
     if on_row is not None:
         on_row(row)
@@ -82,7 +81,7 @@ def _record(row: Row, manifest: Manifest, counts: Counts, on_row: OnRow | None) 
 
 def _write(
     job: Job, result: dict[str, Any], manifest: Manifest, output: Output, settings: str
-) -> Row:
+) -> ManifestRow:
     began, seconds = time.monotonic(), result["seconds"]
     try:
         if result["error"]:
@@ -107,7 +106,7 @@ def _ray() -> Any:
 
 
 def _results(
-    ray: Any, jobs: Mapping[int, Job], make_stages: Callable[[], Stages]
+    ray: Any, jobs: Mapping[int, Job], make_captioner: Callable[[], Captioner]
 ) -> Iterator[dict[str, Any]]:
     """A result per video in the order in which they finish; those of dead workers are missing."""
     if not jobs:
@@ -122,7 +121,7 @@ def _results(
     resources = ray.cluster_resources()
     most, gpus = max(1, int(resources.get("CPU", 1)) // 2), int(resources.get("GPU", 0))
     rows = [{"index": n, "video": str(job.video.absolute())} for n, job in jobs.items()]
-    common = {"fn_constructor_args": (make_stages,), "max_restarts": -1, "max_task_retries": 0}
+    common = {"fn_constructor_args": (make_captioner,), "max_restarts": -1, "max_task_retries": 0}
 
     def pool(most: int) -> Any:
         return ray.data.ActorPoolStrategy(
@@ -132,41 +131,41 @@ def _results(
     videos = ray.data.from_items(rows, override_num_blocks=len(rows))
     read = videos.map(_Read, compute=pool(most), num_cpus=1, **common)
     model = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
-    yield from read.map(_Tell, compute=pool(gpus or most), **model, **common).iter_rows()
+    yield from read.map(_Predict, compute=pool(gpus or most), **model, **common).iter_rows()
 
 
 class _Read:
     """A worker that decodes, extracts features and listens."""
 
-    def __init__(self, make_stages: Callable[[], Stages]) -> None:
-        self.stages, self.stop = make_stages(), threading.Event()
+    def __init__(self, make_captioner: Callable[[], Captioner]) -> None:
+        self.captioner, self.stop = make_captioner(), threading.Event()
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         began, video = time.monotonic(), Path(row["video"])
-        found, identity, error = b"", "", ""
+        read, identity, error = b"", "", ""
         try:
-            features = self.stages.features(video, self.stop)
+            features = self.captioner.read_frames(video, self.stop)
             identity = json.dumps(identify(video))
-            found = pickle.dumps((features, self.stages.speech(video, self.stop)))
+            read = pickle.dumps((features, self.captioner.read_speech(video, self.stop)))
         except Exception as caught:
             error = reason(caught)
         seconds = time.monotonic() - began
-        return {**row, "found": found, "identity": identity, "error": error, "seconds": seconds}
+        return {**row, "read": read, "identity": identity, "error": error, "seconds": seconds}
 
 
-class _Tell:
+class _Predict:
     """A worker that runs the model."""
 
-    def __init__(self, make_stages: Callable[[], Stages]) -> None:
-        self.stages = make_stages()
+    def __init__(self, make_captioner: Callable[[], Captioner]) -> None:
+        self.captioner = make_captioner()
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        began, found = time.monotonic(), row.pop("found")
+        began, pickled = time.monotonic(), row.pop("read")
         row["captioned"] = ""
         if not row["error"]:
             try:
-                features, speech = pickle.loads(found)  # made by _Read, in this very run
-                captioned = self.stages.caption(Path(row["video"]), features, speech)
+                read = pickle.loads(pickled)  # made by _Read, in this very run
+                (captioned,) = self.captioner.caption_read([ReadVideo(Path(row["video"]), *read)])
                 row["captioned"] = json.dumps(captioned.to_json())
             except Exception as caught:
                 row["error"] = reason(caught)

@@ -1,9 +1,9 @@
 """Long videos: overlapping windows, and one account of them all.
 
-The model sees at most T frames. Where those would lie further apart than `Windowing.widest`, the
-video is cut into windows whose frames lie `spacing` seconds apart; each is captioned like a video
-of its own, and `merge_events` joins what two windows say about the seconds they share. Everything
-here is plain arithmetic on positions (of the frames the model sees) and seconds.
+The model sees at most T frames. A video longer than `Windowing.longest` is cut into windows of
+`Windowing.seconds`; each is captioned like a video of its own, and `merge_events` joins what two
+windows say about the seconds they share. Everything here is plain arithmetic on frame indices (of
+the frames the model sees) and seconds.
 """
 
 from __future__ import annotations
@@ -12,45 +12,17 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
+from starc.config import Windowing
 from starc.types import Event, Segment, Sentence
 
 SAME = 0.5
 """Overlap (tIoU inside the shared seconds) from which two events are one."""
 SAME_WORDS = 0.5
 """Shared words (Dice) from which events that overlap less are one all the same."""
-
-SLACK = 1.2
-"""A video this much longer than a model's window is still taken in whole."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Windowing:
-    """When a video is long, and how it is then cut. None of a caller's business: no windows."""
-
-    widest: float = 8.0
-    """Seconds between frames that one look may have. With 100 frames that is 800 s: more than 99
-    of 100 training videos of YouCook2, so nothing the model has learnt to take in whole is cut."""
-    spacing: float = 4.0
-    """Seconds between frames inside windows: 400 s with 100 frames, somewhat above the mean of the
-    training videos (320 s); half of all events (14 s and more) then have three frames or more."""
-    overlap: float = 0.25
-    """Part of a window, at least, that its neighbour also sees: 100 s hold 99 of 100 events."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.spacing <= self.widest:
-            raise ValueError(f"need 0 < spacing <= widest, got {self.spacing = }, {self.widest = }")
-        if not 0 < self.overlap < 1:
-            raise ValueError(f"overlap must lie between 0 and 1, got {self.overlap = }")
-
-
-def for_window(window: float, *, most: int) -> Windowing:
-    """The rule for a model that learnt on parts of `window` seconds; 0: the usual one."""
-    if not window:
-        return Windowing()
-    return Windowing(widest=SLACK * window / most, spacing=window / most)
+Moment = TypeVar("Moment", Event, Sentence)
 
 
 class FrameRange(NamedTuple):
@@ -60,7 +32,7 @@ class FrameRange(NamedTuple):
     stop: int
 
 
-class Plan(NamedTuple):
+class FramePlan(NamedTuple):
     """Which sampled frames are needed, and which of them each window sees."""
 
     indices: list[int]
@@ -75,7 +47,7 @@ class WindowEvents(NamedTuple):
     events: list[Event]
 
 
-def plan(frames: int, *, fps: float, most: int, long: Windowing | None) -> Plan:
+def plan(frames: int, *, most: int, windowing: Windowing | None, fps: float = 1.0) -> FramePlan:
     """Frames to use of a video with `frames` sampled at `fps`, for a model that sees `most`.
 
     One look takes (j frames) // most, as published; so do windows, with their own count for
@@ -83,15 +55,15 @@ def plan(frames: int, *, fps: float, most: int, long: Windowing | None) -> Plan:
     """
     if frames < 1:
         raise ValueError(f"a video has frames, got {frames = }")
-    if long is None or frames <= most or frames / fps / most <= long.widest:
+    if windowing is None or frames <= most or frames / fps <= windowing.longest:
         count = min(frames, most)
-        return Plan([j * frames // count for j in range(count)], [FrameRange(0, count)])
-    count = max(most + 1, math.ceil(frames / fps / long.spacing))
+        return FramePlan([j * frames // count for j in range(count)], [FrameRange(0, count)])
+    count = max(most + 1, math.ceil(frames / fps * most / windowing.seconds))
     count = min(count, frames)
-    step = max(1, int(most * (1 - long.overlap)))
+    step = max(1, int(most * (1 - windowing.overlap)))
     windows = 1 + math.ceil((count - most) / step)
     firsts = [round(k * (count - most) / (windows - 1)) for k in range(windows)]
-    return Plan(
+    return FramePlan(
         [j * frames // count for j in range(count)],
         [FrameRange(first, first + most) for first in firsts],
     )
@@ -104,13 +76,13 @@ def seconds(window: FrameRange, times: Sequence[float], duration: float) -> tupl
     return start, max(end, math.nextafter(start, math.inf))
 
 
-def sentences_within(sentences: Iterable[Sentence], start: float, end: float) -> list[Sentence]:
-    """Speech of a window in its own time; sentences across its edges are clipped to it."""
-    return [
-        Sentence(max(said.start, start) - start, min(said.end, end) - start, said.text)
-        for said in sentences
-        if min(said.end, end) - start > max(said.start, start) - start
-    ]
+def within(moments: Iterable[Moment], start: float, end: float) -> tuple[Moment, ...]:
+    """Sentences or events whose middle lies in [start, end), in the window's own time."""
+    return tuple(
+        replace(one, start=max(one.start - start, 0.0), end=min(one.end, end) - start)
+        for one in moments
+        if start <= (one.start + one.end) / 2 < end
+    )
 
 
 def shifted(events: Iterable[Event], start: float, end: float) -> list[Event]:
@@ -191,8 +163,8 @@ def _joined(a: Event, b: Event, start: float, end: float) -> Event:
     if first >= last:
         first, last = min(a.start, b.start), max(a.end, b.end)
     seen = [(event.end - event.start, event.confidence or 0.0) for event in (a, b)]
-    told = b if seen[1] > seen[0] else a
-    return replace(told, start=first, end=last, repeated=a.repeated and b.repeated)
+    chosen = b if seen[1] > seen[0] else a
+    return replace(chosen, start=first, end=last, repeated=a.repeated and b.repeated)
 
 
 def owned(windows: Sequence[FrameRange]) -> list[FrameRange]:
@@ -218,24 +190,24 @@ def merge_segments(
 ) -> list[Segment]:
     """Segments of the whole video; at a seam, two of one anchor become one."""
     merged: list[Segment] = []
-    for window, own, found in zip(windows, owned(windows), segments, strict=True):
-        for at_seam, segment in enumerate(_cropped(found, window, own)):
+    for window, own, cut in zip(windows, owned(windows), segments, strict=True):
+        for at_seam, segment in enumerate(_cropped(cut, window, own)):
             last = merged[-1] if merged else None
             if not at_seam and last and last.anchor == segment.anchor:
-                told = max(last, segment, key=lambda one: (one.kept, one.score))
-                merged[-1] = replace(told, first=last.first, stop=segment.stop)
+                chosen = max(last, segment, key=lambda one: (one.kept, one.score))
+                merged[-1] = replace(chosen, first=last.first, stop=segment.stop)
             else:
                 merged.append(segment)
     return merged
 
 
-def _cropped(found: Iterable[Segment], window: FrameRange, own: FrameRange) -> list[Segment]:
+def _cropped(segments: Iterable[Segment], window: FrameRange, own: FrameRange) -> list[Segment]:
     moved = (
         (
             segment,
             max(segment.first + window.first, own.first),
             min(segment.stop + window.first, own.stop),
         )
-        for segment in found
+        for segment in segments
     )
     return [replace(one, first=first, stop=stop) for one, first, stop in moved if first < stop]

@@ -1,111 +1,106 @@
-"""From a video file to a captioned video: frames, features, speech, model, events.
+"""One video: a file goes in, a captioned video comes out.
 
-`Captioner` does it in the three steps that a batch overlaps (batch.py); `caption_video` is the
-short way for one file. Features, transcripts and results are kept in the cache by the content of
-the video and everything that decides them. Videos too long for one look of the model are captioned
-in overlapping windows (long_videos.py).
+    file ─features→ FrameFeatures ┐
+         ─speech→   Transcript    ┴ predict → Captioned
+
+`Captioner` takes the steps one by one, so that many videos can overlap them (batch.py), or all at
+once (`caption`). Features, transcripts and results are kept in the cache by the content of the
+video and everything that decides them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import safetensors.torch as safetensors
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
 
-from starc.decoder.beam_search import SEARCH, BeamSearch
-from starc.files import cache as caches
+from starc.config import BeamSearch
+from starc.decoder import precision
+from starc.files import cache
 from starc.files.atomic import replacing
-from starc.inference import long_videos
-from starc.inference.long_videos import FrameRange, WindowEvents, Windowing
-from starc.inference.predict import Prediction, tell
-from starc.media.encoders import ImageEncoder
-from starc.media.speech import Engine, Transcript, handed_in, transcribe
-from starc.media.video import Limits, count_frames, probe, sample_frames
+from starc.inference.predict import Prediction, VideoInputs, frame_plan, predict
+from starc.media.container import MediaLimits
+from starc.media.encoders import ImageEncoder, load_image_encoder
+from starc.media.features import FrameFeatures, extract
+from starc.media.speech import Engine, Transcript, read_transcript, transcribe
+from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
-from starc.model.collate import FRAMES, Example
-from starc.retrieval.datastore import CaptionStore
-from starc.types import Captioned, Event, Frame, Sentence
+from starc.retrieval.datastore import open_datastore
+from starc.types import Captioned
 
 log = logging.getLogger("starc")
 
-CACHE_VERSION = "2"
+EMBEDDED = Path(__file__).parents[1] / "assets" / "tiny-youcook2"
+"""The model that comes with the package."""
+CACHE_VERSION = "3"
 """Changes when the same video and settings would give other features or captions than before."""
 VIDEOS_AT_ONCE = 4
 """Videos that a batch hands over together: four cost the decoder about as much as two."""
-FPS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class FrameFeatures:
-    """What the model sees of a video."""
-
-    clip_TD: Tensor
-    times: tuple[float, ...]
-    """Of the frames used."""
-    duration: float
-    windows: tuple[FrameRange, ...]
-    key: str
-    """Names video, encoder and choice of frames."""
-
-
-class VideoInputs(NamedTuple):
-    """A video with all that is known of it before the model looks."""
-
-    video: Path
-    features: FrameFeatures
-    speech: Transcript
-
-
-class Stopped(Exception):
-    """The run has ended while a video was being read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """How to caption, beside the model."""
 
-    search: BeamSearch = SEARCH
+    decoding: BeamSearch | None = None
+    """Another search than the model's own."""
     engine: Engine = "auto"
     """Where speech comes from."""
     language: str | None = None
     """Of the speech, such as "en"."""
+    whisper_model: str | None = None
+    """Size or folder of faster-whisper's model."""
     transcript: Path | None = None
     """A speech file for these videos, instead of `engine`."""
-    long: Windowing | Literal["auto"] | None = "auto"
-    """How long videos are cut; "auto": as the model learnt; None looks at any video once."""
-    limits: Limits = field(default_factory=Limits)
+    datastore: str | None = None
+    """Another datastore than the model's own: a folder, or qdrant:LOCATION/COLLECTION."""
+    image_encoder: str | None = None
+    """Another image encoder than the model's own."""
+    device: str = "auto"
+    """cpu, cuda or auto."""
+    precision: str = "float32"
+    """float32, bfloat16 or int8, of the decoder's arithmetic."""
+    limits: MediaLimits = field(default_factory=MediaLimits)
     cache: Path | None = None
     """A folder; $XDG_CACHE_HOME/starc by default."""
 
 
+class ReadVideo(NamedTuple):
+    """A video that was watched and listened to."""
+
+    video: Path
+    features: FrameFeatures
+    speech: Transcript
+
+
 class Captioner:
-    """One video in three steps, for one thread or several; models are loaded when first used."""
+    """A model that captions files: `starc.load(folder).caption("talk.mp4").events`.
+
+    Serves one thread or several; models are loaded when they are first needed.
+    """
 
     at_once = VIDEOS_AT_ONCE
 
     def __init__(
         self,
-        model: Callable[[], Loaded],
-        encoder: Callable[[], ImageEncoder],
+        model: str | Path | Loaded = EMBEDDED,
         options: Options | None = None,
+        *,
+        encoder: ImageEncoder | None = None,
     ) -> None:
         self.options = options or Options()
-        self._load_model, self._load_encoder = model, encoder
+        self._model, self._encoder = model, encoder
         self._loaded: Loaded | None = None
-        self._encoder: ImageEncoder | None = None
-        self._model_key = ""
         # Two threads must not load a model twice, nor speak to one recogniser at a time.
         self._loading, self._listening = threading.RLock(), threading.Lock()
 
@@ -114,276 +109,221 @@ class Captioner:
         """The model."""
         with self._loading:
             if self._loaded is None:
-                self._loaded = self._load_model()
+                self._loaded = self._load()
             return self._loaded
+
+    def _load(self) -> Loaded:
+        loaded = self._model
+        if not isinstance(loaded, Loaded):
+            loaded = checkpoint.load(loaded, device=self.options.device)
+        if self.options.datastore is not None:
+            loaded = loaded.with_store(open_datastore(self.options.datastore))
+        if self.options.precision != "float32":
+            precision.convert(loaded.model, self.options.precision)
+        return loaded
 
     @property
     def encoder(self) -> ImageEncoder:
         """The image encoder."""
         with self._loading:
             if self._encoder is None:
-                self._encoder = self._load_encoder()
+                device = self.options.device
+                if device == "auto":
+                    device = "cuda" if torch.cuda.is_available() else "cpu"
+                self._encoder = load_image_encoder(self.encoder_name, device=device)
             return self._encoder
 
     @property
-    def model_key(self) -> str:
-        """A name for the numbers of the model."""
-        with self._loading:
-            if not self._model_key:
-                self._model_key = model_key(self.loaded)
-            return self._model_key
+    def encoder_name(self) -> str:
+        """The image encoder's name, by the model's own word unless the user gave another."""
+        if self._encoder is not None:
+            return self._encoder.name
+        return self.options.image_encoder or self.loaded.config.inputs.image_encoder
 
     @property
-    def long(self) -> Windowing | None:
-        """How long videos are cut."""
-        if self.options.long == "auto":
-            return long_videos.for_window(self.loaded.config.window, most=FRAMES)
-        return self.options.long
+    def decoding(self) -> BeamSearch:
+        """How events are searched for."""
+        return self.options.decoding or self.loaded.config.decoding
 
     @property
     def settings(self) -> str:
         """A name for all that decides the captions of a given video, a speech file included."""
         chosen = self.options
         given = chosen.transcript
-        heard = (chosen.engine, chosen.language or "", "" if given is None else given.name)
-        content = "" if given is None else caches.fingerprint(given)
-        return caches.key(self._telling, *heard, content)
+        heard = (chosen.engine, chosen.language or "", chosen.whisper_model or "")
+        content = "" if given is None else given.name + cache.fingerprint(given)
+        return cache.key(self._key, *heard, content)
 
     @property
-    def _telling(self) -> str:
+    def _key(self) -> str:
         """A name for all that decides what the model says of given features and speech."""
-        parts = (self.model_key, self.encoder.name, repr(self.options.search))
-        return caches.key(CACHE_VERSION, version("starc"), *parts, repr(self.long))
+        name = self.loaded.fingerprint or f"in memory {id(self.loaded.model)}"
+        parts = (name, self.encoder_name, repr(self.decoding), self.options.precision)
+        return cache.key(CACHE_VERSION, version("starc"), *parts)
 
-    def features(self, video: Path, stop: threading.Event | None = None) -> FrameFeatures:
+    def read_frames(self, video: Path, stop: threading.Event | None = None) -> FrameFeatures:
         """Decode the frames that are needed and encode them; or take them from the cache."""
-        content = caches.fingerprint(video)
-        key = caches.key(content, self.encoder.name, repr((FPS, FRAMES, self.long)), CACHE_VERSION)
+        config = self.loaded.config
+        choice = repr((config.inputs.frames, config.windowing))
+        key = cache.key(cache.fingerprint(video), self.encoder_name, choice, CACHE_VERSION)
         entry = self._folder("features") / f"{key}.safetensors"
-        kept = _read_sight(entry, key)
-        if kept is not None:
-            return kept
-        frames = count_frames(video, fps=FPS, limits=self.options.limits)
-        duration = _true_duration(probe(video, limits=self.options.limits).duration, frames)
-        plan = long_videos.plan(frames, fps=FPS, most=FRAMES, long=self.long)
-        times: list[float] = []
-
-        def watched() -> Iterator[Frame]:
-            for frame in sample_frames(
+        features = _read_features(entry)
+        if features is None:
+            features = extract(
                 video,
-                fps=FPS,
-                size=self.encoder.size,
-                indices=plan.indices,
+                self.encoder,
+                choose=lambda frames: frame_plan(self.loaded, frames).indices,
                 limits=self.options.limits,
-            ):
-                if stop is not None and stop.is_set():
-                    raise Stopped(str(video))
-                times.append(frame.time)
-                yield frame
+                stop=stop,
+            )
+            _write_features(entry, features)
+        return features
 
-        clip_TD = self.encoder.encode(watched()).detach().float().cpu()
-        sight = FrameFeatures(clip_TD, tuple(times), duration, tuple(plan.windows), key)
-        _write_sight(entry, sight)
-        return sight
-
-    def speech(self, video: Path, stop: threading.Event | None = None) -> Transcript:
-        """What is said: handed in, subtitles, or heard."""
-        if self.options.transcript is not None:
-            return handed_in(self.options.transcript, video=video.stem)
+    def read_speech(self, video: Path, stop: threading.Event | None = None) -> Transcript:
+        """What is said: handed in, subtitles, or recognised."""
+        chosen = self.options
+        if chosen.transcript is not None:
+            return read_transcript(chosen.transcript, video=video.stem)
         with self._listening:
-            if stop is not None and stop.is_set():
-                raise Stopped(str(video))
             return transcribe(
                 video,
-                engine=self.options.engine,
-                language=self.options.language,
+                engine=chosen.engine,
+                language=chosen.language,
+                model=chosen.whisper_model,
                 cache=self._folder("speech"),
-                limits=self.options.limits,
+                limits=chosen.limits,
+                stop=stop,
             )
 
-    def caption(self, video: Path, features: FrameFeatures, speech: Transcript) -> Captioned:
-        """The model's part; or what it said about the same video before."""
-        return self.captions([VideoInputs(video, features, speech)])[0]
+    def caption(
+        self,
+        video: str | Path,
+        *,
+        stop: threading.Event | None = None,
+        on_progress: Callable[[str, float], None] = lambda stage, share: None,
+    ) -> Captioned:
+        """Caption one video, which is watched while it is listened to.
 
-    def captions(self, read: Sequence[tuple[Path, FrameFeatures, Transcript]]) -> list[Captioned]:
+        `on_progress` hears of the stages watching, listening and captioning; setting `stop` ends
+        the first two soon.
+        """
+        video, ended = Path(video), stop or threading.Event()
+        heard: Future[Transcript] = Future()
+
+        def listen() -> None:
+            try:
+                heard.set_result(self.read_speech(video, ended))
+            except BaseException as error:
+                heard.set_exception(error)
+
+        # A daemon: on Ctrl-C nobody waits for a recogniser under way.
+        threading.Thread(target=listen, daemon=True).start()
+        on_progress("watching", 0.0)
+        try:
+            features = self.read_frames(video, ended)
+        except BaseException:
+            ended.set()
+            raise
+        on_progress("listening", 0.0)
+        read = ReadVideo(video, features, heard.result())
+        on_progress("captioning", 0.0)
+        captioned = self.caption_read([read])[0]
+        on_progress("captioning", 1.0)
+        return captioned
+
+    def caption_read(self, videos: Sequence[ReadVideo]) -> list[Captioned]:
         """The model's part for several videos, which are decoded together; all or an error."""
-        videos = [VideoInputs(*one) for one in read]
-        cacheable = isinstance(self.loaded.store, CaptionStore | None)
         entries = [self._entry(one) for one in videos]
-        found = [_read_captioned(entry) if cacheable else None for entry in entries]
-        missing = [n for n, kept in enumerate(found) if kept is None]
-        for n, captioned in zip(missing, self._caption([videos[n] for n in missing]), strict=True):
-            found[n] = captioned
-            if cacheable:
-                caches.write(entries[n], captioned.to_json())
-        pairs = zip(videos, found, strict=True)
-        return [replace(one, video=given.video.name) for given, one in pairs if one is not None]
+        kept = [None if entry is None else _read_captioned(entry) for entry in entries]
+        missing = [one for one, before in zip(videos, kept, strict=True) if before is None]
+        fresh = iter(self._predicted(missing))
+        captioned = []
+        for one, entry, before in zip(videos, entries, kept, strict=True):
+            made = before or next(fresh)
+            if entry is not None and before is None:
+                cache.write(entry, made.to_json())
+            captioned.append(replace(made, video=one.video.name))
+        return captioned
 
-    def _entry(self, one: VideoInputs) -> Path:
-        said = json.dumps([[s.start, s.end, s.text] for s in one.speech.sentences])
-        key = caches.key(self._telling, one.features.key, said, one.speech.provenance)
+    def _entry(self, one: ReadVideo) -> Path | None:
+        """Where the answer is kept; nowhere if the model or its datastore may change."""
+        if self.loaded.fingerprint is None:
+            return None
+        speech = json.dumps([[s.start, s.end, s.text] for s in one.speech.sentences])
+        content = cache.fingerprint(one.video)
+        key = cache.key(self._key, content, speech, one.speech.provenance)
         return self._folder("captions") / f"{key}.json"
 
-    def _caption(self, videos: Sequence[VideoInputs]) -> Iterator[Captioned]:
-        """Captions of videos that no cache knows, in order."""
-        examples = [self._examples(one) for one in videos]
-        told = iter(
-            tell(self.loaded, [one for windows in examples for one in windows], self.options.search)
-        )
-        for (video, sight, speech), windows in zip(videos, examples, strict=True):
-            mine = list(islice(told, len(windows)))
+    def _predicted(self, videos: Sequence[ReadVideo]) -> Iterator[Captioned]:
+        inputs = [
+            VideoInputs(
+                id=str(one.video),
+                features_TD=one.features.features_TD,
+                times=tuple(one.features.times_T.tolist()),
+                frames=one.features.frames,
+                duration=one.features.duration,
+                sentences=one.speech.sentences,
+            )
+            for one in videos
+        ]
+        predictions = predict(self.loaded, inputs, search=self.options.decoding)
+        for one, prediction in zip(videos, predictions, strict=True):
+            if len(prediction.windows) > 1:
+                log.warning(
+                    "%s: %.0f s are too long for one look; captioned in %d overlapping windows",
+                    one.video, one.features.duration, len(prediction.windows),
+                )  # fmt: skip
             yield Captioned(
-                video=video.name,
-                duration=sight.duration,
-                events=tuple(_events(mine, _spans(sight))),
-                sentences=speech.sentences,
-                frame_times=sight.times,
-                saliency=tuple(
-                    long_videos.merge_saliency(sight.windows, [t.saliency for t in mine])
-                ),
-                segments=tuple(
-                    long_videos.merge_segments(sight.windows, [t.segments for t in mine])
-                ),
-                provenance=self._provenance(sight, speech),
+                video=one.video.name,
+                duration=one.features.duration,
+                events=prediction.events,
+                sentences=one.speech.sentences,
+                frame_times=prediction.frame_times,
+                saliency=prediction.saliency,
+                segments=prediction.segments,
+                provenance=self._provenance(prediction, one.speech),
             )
 
-    def _examples(self, one: VideoInputs) -> list[Example]:
-        """What the model is given: an example per window."""
-        video, sight, speech = one
-        spans = _spans(sight)
-        if len(spans) > 1:
-            log.warning(
-                "%s: %.0f s are too long for one look; captioned in %d overlapping windows of "
-                "about %.0f s", video, sight.duration, len(spans), spans[0][1] - spans[0][0],
-            )  # fmt: skip
-        clip_TD = sight.clip_TD
-        if self.loaded.joint is not None:
-            clip_TD = self.loaded.joint.frames(clip_TD, sight.times, speech.sentences)
-        return [
-            _example(video, clip_TD, window, span, speech.sentences)
-            for window, span in zip(sight.windows, spans, strict=True)
-        ]
-
-    def _provenance(self, sight: FrameFeatures, speech: Transcript) -> dict[str, str]:
-        beams = self.options.search.beams
+    def _provenance(self, prediction: Prediction, speech: Transcript) -> dict[str, str]:
+        beams = self.decoding.beams
         return {
             "starc": version("starc"),
             "model": self.loaded.folder.name,
-            "weights": self.model_key[:12],
-            "encoder": self.encoder.name,
-            "frames": f"{len(sight.times)} of {FPS:g} per second",
-            "windows": str(len(sight.windows)),
+            "weights": (self.loaded.fingerprint or "in memory")[:12],
+            "encoder": self.encoder_name,
+            "frames": f"{len(prediction.frame_times)} of 1 per second",
+            "windows": str(len(prediction.windows)),
             "speech": speech.provenance,
             "search": f"{beams} beams" if beams > 1 else "greedy",
         }
 
     def _folder(self, kind: str) -> Path:
-        return caches.folder(kind) if self.options.cache is None else self.options.cache / kind
+        return cache.folder(kind) if self.options.cache is None else self.options.cache / kind
 
 
-def caption_video(
-    path: Path | str, starc: Loaded, *, encoder: ImageEncoder, options: Options | None = None
-) -> Captioned:
-    """Caption one video."""
-    return caption_one(Path(path), Captioner(lambda: starc, lambda: encoder, options))
+def load(
+    model: str | Path = EMBEDDED, *, device: str = "auto", options: Options | None = None
+) -> Captioner:
+    """The model of a folder or of the hub, or the embedded one, ready to caption."""
+    captioner = Captioner(model, replace(options or Options(), device=device))
+    captioner.loaded, captioner.encoder  # noqa: B018  a wrong name is said now, not at the first video
+    return captioner
 
 
-def caption_one(video: Path, captioner: Captioner) -> Captioned:
-    """Caption one video with a captioner that may serve others too; sees while it listens."""
-    stop = threading.Event()
-    heard: list[Transcript | BaseException] = []
-
-    def listen() -> None:
-        try:
-            heard.append(captioner.speech(video, stop))
-        except BaseException as error:
-            heard.append(error)
-
-    listener = threading.Thread(target=listen, daemon=True)
-    listener.start()
-    try:
-        sight = captioner.features(video, stop)
-        listener.join()
-    finally:
-        stop.set()
-    speech = heard[0]
-    if isinstance(speech, BaseException):
-        raise speech
-    return captioner.caption(video, sight, speech)
-
-
-def _true_duration(stated: float, frames: int) -> float:
-    """Seconds of a video: what its header states, unless its pictures tell otherwise.
-
-    A download that broke off states its whole length; times would then be stretched over it.
-    """
-    shown = frames / FPS
-    return stated if abs(stated - shown) <= 1.5 / FPS else shown
-
-
-def _example(
-    video: Path,
-    clip_TD: Tensor,
-    window: FrameRange,
-    span: tuple[float, float],
-    sentences: Sequence[Sentence],
-) -> Example:
-    return Example(
-        id=str(video),
-        clip_TD=clip_TD[window.first : window.stop],
-        duration=span[1] - span[0],
-        sentences=tuple(long_videos.sentences_within(sentences, *span)),
-    )
-
-
-def _spans(sight: FrameFeatures) -> list[tuple[float, float]]:
-    """Seconds that each window covers."""
-    return [long_videos.seconds(window, sight.times, sight.duration) for window in sight.windows]
-
-
-def _events(told: Sequence[Prediction], spans: Sequence[tuple[float, float]]) -> list[Event]:
-    if len(told) == 1:
-        return told[0].events
-    parts = [
-        WindowEvents(start, end, long_videos.shifted(one.events, start, end))
-        for one, (start, end) in zip(told, spans, strict=True)
-    ]
-    return long_videos.merge_events(parts)
-
-
-def model_key(loaded: Loaded) -> str:
-    """A name for the numbers of a model, its settings, its tokenizer and its datastore."""
-    digest = hashlib.blake2b(repr(loaded.config).encode(), digest_size=16)
-    for name, tensor in loaded.model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    if loaded.tokenizer is not None:
-        digest.update(loaded.tokenizer.to_str().encode())
-    if loaded.joint is not None:
-        digest.update(loaded.joint.image_ID.numpy().tobytes())
-    if isinstance(loaded.store, CaptionStore):
-        digest.update(loaded.store.encoder.encode())
-        for caption in loaded.store.captions:
-            digest.update(caption.encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
-
-
-def _read_sight(entry: Path, key: str) -> FrameFeatures | None:
+def _read_features(entry: Path) -> FrameFeatures | None:
     try:
         kept = safetensors.load(entry.read_bytes())
-        windows = tuple(FrameRange(*row) for row in kept["windows"].tolist())
-        duration = kept["duration"].item()
-        return FrameFeatures(kept["clip"], tuple(kept["times"].tolist()), duration, windows, key)
-    except (OSError, SafetensorError, KeyError, TypeError, RuntimeError):
+        facts = kept["facts"].tolist()
+        return FrameFeatures(kept["features"], kept["times"], facts[0], int(facts[1]))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
         return None
 
 
-def _write_sight(entry: Path, sight: FrameFeatures) -> None:
+def _write_features(entry: Path, features: FrameFeatures) -> None:
     tensors = {
-        "clip": sight.clip_TD.contiguous(),
-        "times": torch.tensor(sight.times, dtype=torch.float64),
-        "duration": torch.tensor(sight.duration, dtype=torch.float64),
-        "windows": torch.tensor(sight.windows),
+        "features": features.features_TD.contiguous(),
+        "times": features.times_T.contiguous(),
+        "facts": torch.tensor([features.duration, features.frames], dtype=torch.float64),
     }
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
@@ -395,6 +335,6 @@ def _write_sight(entry: Path, sight: FrameFeatures) -> None:
 
 def _read_captioned(entry: Path) -> Captioned | None:
     try:
-        return Captioned.from_json(caches.read(entry) or {})
+        return Captioned.from_json(cache.read(entry) or {})
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

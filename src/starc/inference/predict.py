@@ -1,91 +1,196 @@
-"""What the model makes of videos that have been seen and heard: events, saliency, segments.
+"""The one road of inference: videos in, events, saliency and segments out.
 
-Each example is encoded alone, so that its numbers are its own whatever is captioned beside it;
-decoding, which takes nearly all the time, serves many at once.
+Captioning, validation, evaluation and analysis all come through `predict`; what differs between
+them is only where features and speech are from. A video is cut as the model's `windowing` says,
+its windows are encoded one by one and decoded together, and what they say is joined into one
+account (long_videos.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import NamedTuple
 
-import torch
-from torch.nn.utils.rnn import pad_sequence
+from torch import Tensor
 
-from starc.config import Config
-from starc.decoder import beam_search
-from starc.decoder.beam_search import BeamSearch
+from starc.config import BeamSearch
 from starc.errors import CheckpointError
+from starc.inference import long_videos
+from starc.inference.long_videos import FramePlan, WindowEvents
 from starc.model import saliency
 from starc.model.checkpoint import Loaded
-from starc.model.collate import Collator, Example
-from starc.model.starc import VideoEncoding
-from starc.types import Event, Segment
+from starc.model.inputs import Collator, Example
+from starc.model.starc import Generated
+from starc.types import Event, Segment, Sentence
 
 AT_ONCE = 8
-"""Examples that are decoded as one batch."""
+"""Windows that are decoded as one batch."""
 CONFIDENCE_DIGITS = 4
 """Beyond these, a confidence depends on what else was decoded at the same time."""
 
 
-class Prediction(NamedTuple):
-    """What the model makes of one example, in its own time and positions."""
+@dataclass(frozen=True, slots=True)
+class VideoInputs:
+    """What is known of a video before the model looks."""
 
+    id: str
+    features_TD: Tensor
+    """Of frames at 1 FPS: all of them, or only those that `frame_plan` chooses."""
+    times: tuple[float, ...]
+    """Seconds of these frames."""
+    frames: int
+    """How many frames the video has at 1 FPS."""
+    duration: float
+    sentences: tuple[Sentence, ...] = ()
+
+
+class WindowPrediction(NamedTuple):
+    """What the model makes of the seconds [start, end), in the window's own time and frames."""
+
+    start: float
+    end: float
     events: list[Event]
     saliency: list[float]
+    """The prior p_s of each frame, 0 to 1; empty where saliency is off."""
     segments: list[Segment]
+    frames: int
+    """That the model saw of these seconds."""
 
 
-def tell(loaded: Loaded, examples: Sequence[Example], search: BeamSearch) -> list[Prediction]:
-    """What the model says of each example, which may be a whole video or a window of one."""
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the model makes of one video."""
+
+    events: tuple[Event, ...]
+    frame_times: tuple[float, ...]
+    """Of the frames the model saw."""
+    saliency: tuple[float, ...]
+    segments: tuple[Segment, ...]
+    windows: tuple[WindowPrediction, ...]
+
+
+class VideoWindows(NamedTuple):
+    """A video as the model takes it in: an example per window, and where each lies."""
+
+    examples: list[Example]
+    spans: list[tuple[float, float]]
+    """Start and end of each window in seconds."""
+    plan: FramePlan
+    times: tuple[float, ...]
+    """Of the frames that `plan.windows` count."""
+
+
+def frame_plan(loaded: Loaded, frames: int) -> FramePlan:
+    """Which of a video's 1-FPS frames the model sees, and in which windows."""
+    config = loaded.config
+    return long_videos.plan(frames, most=config.inputs.frames, windowing=config.windowing)
+
+
+def split(loaded: Loaded, video: VideoInputs) -> VideoWindows:
+    """A video as examples, one per window, with features as the model wants them."""
+    plan = frame_plan(loaded, video.frames)
+    features_TD, times = video.features_TD, video.times
+    if len(features_TD) != len(plan.indices):
+        features_TD = features_TD[plan.indices]
+        times = tuple(times[index] for index in plan.indices)
+    if loaded.joint is not None:
+        features_TD = loaded.joint.features(features_TD, times, video.sentences)
+    spans = [long_videos.seconds(window, times, video.duration) for window in plan.windows]
+    examples = [
+        Example(
+            id=video.id,
+            clip_TD=features_TD[window.first : window.stop],
+            duration=end - start,
+            sentences=video.sentences
+            if len(spans) == 1
+            else long_videos.within(video.sentences, start, end),
+        )
+        for window, (start, end) in zip(plan.windows, spans, strict=True)
+    ]
+    return VideoWindows(examples, spans, plan, times)
+
+
+def predict(
+    loaded: Loaded, videos: Sequence[VideoInputs], *, search: BeamSearch | None = None
+) -> list[Prediction]:
+    """What the model says of each video; without `search` it decodes as its folder says."""
     if loaded.tokenizer is None:
         raise CheckpointError(f"{loaded.folder}: no tokenizer.json; copy the model's own")
     collate = Collator(loaded.config, loaded.tokenizer)
-    told: list[Prediction] = []
-    for first in range(0, len(examples), AT_ONCE):
-        told += _tell(loaded, collate, examples[first : first + AT_ONCE], search)
-    return told
+    cut = [split(loaded, video) for video in videos]
+    examples = [example for video in cut for example in video.examples]
+    spans = [span for video in cut for span in video.spans]
+    # Windows of similar memory decode together: less padding, the same answers.
+    order = sorted(range(len(examples)), key=lambda n: _length(examples[n]))
+    windows: dict[int, WindowPrediction] = {}
+    for first in range(0, len(order), AT_ONCE):
+        some = order[first : first + AT_ONCE]
+        generated = _generate(loaded, collate, [examples[n] for n in some], search)
+        for n, one in zip(some, generated, strict=True):
+            windows[n] = _window(loaded, collate, examples[n], spans[n], one)
+    in_order = iter(windows[n] for n in range(len(examples)))
+    return [_joined(video, list(islice(in_order, len(video.examples)))) for video in cut]
 
 
-@torch.no_grad()
-def _tell(
-    loaded: Loaded, collate: Collator, examples: Sequence[Example], search: BeamSearch
-) -> list[Prediction]:
-    model = loaded.model
-    device = next(model.parameters()).device
-    encoded = [
-        model.encode(collate([example]).to(device), loaded.store, inference=True)
-        for example in examples
-    ]
-    memory_BMD = pad_sequence([one.memory_BMD[0] for one in encoded], batch_first=True)
-    mask_BM = pad_sequence([one.memory_mask_BM[0] for one in encoded], batch_first=True)
-    decoded = beam_search.generate(model.t5, memory_BMD, mask_BM, search)
-    return [
-        _told(example, one.seen, collate.events(said, example.duration), loaded.config)
-        for example, one, said in zip(examples, encoded, decoded, strict=True)
-    ]
+def _length(example: Example) -> int:
+    return len(example.clip_TD) + sum(len(sentence.text) for sentence in example.sentences)
 
 
-def _told(
-    example: Example, seen: VideoEncoding, events: Sequence[Event], config: Config
-) -> Prediction:
+def _generate(
+    loaded: Loaded, collate: Collator, examples: Sequence[Example], search: BeamSearch | None
+) -> list[Generated]:
+    device, training = next(loaded.model.parameters()).device, loaded.model.training
+    loaded.model.eval()
+    try:
+        batches = [collate([example]).to(device) for example in examples]
+        return loaded.model.generate(batches, loaded.store, search or loaded.config.decoding)
+    finally:
+        loaded.model.train(training)
+
+
+def _window(
+    loaded: Loaded,
+    collate: Collator,
+    example: Example,
+    span: tuple[float, float],
+    generated: Generated,
+) -> WindowPrediction:
+    (decoded,), video = generated.decoded, generated.encoded.video
     frames, scores = len(example.clip_TD), list[float]()
-    if seen.saliency_BT is not None and config.saliency is not None:
-        prior_BT = saliency.prior(
-            seen.saliency_BT.float(), seen.mask_BT, standardise=config.saliency.standardise
-        )
+    if video.saliency_BT is not None and loaded.config.saliency is not None:
+        standardise = loaded.config.saliency.standardise
+        prior_BT = saliency.prior(video.saliency_BT.float(), video.mask_BT, standardise=standardise)
         scores = prior_BT[0, :frames].tolist()
     # Where padding counts as video (published), segments may reach beyond its end.
     segments = [
         replace(segment, stop=min(segment.stop, frames))
-        for segment in seen.segments[0]
+        for segment in video.segments[0]
         if segment.first < frames
     ]
-    rounded = [
-        replace(event, confidence=round(event.confidence, CONFIDENCE_DIGITS))
-        if event.confidence is not None
-        else event
-        for event in events
-    ]
-    return Prediction(rounded, scores, segments)
+    events = [_rounded(event) for event in collate.events(decoded, example.duration)]
+    return WindowPrediction(*span, events, scores, segments, frames)
+
+
+def _rounded(event: Event) -> Event:
+    if event.confidence is None:
+        return event
+    return replace(event, confidence=round(event.confidence, CONFIDENCE_DIGITS))
+
+
+def _joined(video: VideoWindows, windows: Sequence[WindowPrediction]) -> Prediction:
+    """One account of all windows of a video."""
+    ranges, events = video.plan.windows, windows[0].events
+    if len(windows) > 1:
+        moved = [long_videos.shifted(one.events, one.start, one.end) for one in windows]
+        events = long_videos.merge_events(
+            [WindowEvents(one.start, one.end, m) for one, m in zip(windows, moved, strict=True)]
+        )
+    return Prediction(
+        events=tuple(events),
+        frame_times=video.times,
+        saliency=tuple(long_videos.merge_saliency(ranges, [one.saliency for one in windows])),
+        segments=tuple(long_videos.merge_segments(ranges, [one.segments for one in windows])),
+        windows=tuple(windows),
+    )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from starc.media.container import (
     MICROSECONDS,
     Deadline,
-    Limits,
+    MediaLimits,
     ignore_other_streams,
     open_container,
 )
@@ -43,20 +43,20 @@ class Window:
     samples: NDArray[np.float32]
 
 
-def has_sound(path: Path, *, limits: Limits | None = None) -> bool:
+def has_sound(path: Path, *, limits: MediaLimits | None = None) -> bool:
     """Whether there is an audio stream at all."""
     with open_container(path, limits) as container:
         return bool(container.streams.audio)
 
 
 def windows(
-    path: Path, *, seconds: float, language: str | None = None, limits: Limits | None = None
+    path: Path, *, seconds: float, language: str | None = None, limits: MediaLimits | None = None
 ) -> Iterator[Window]:
     """The sound of a file, in windows of at most `seconds`; nothing for a file without sound.
 
     Damaged packets are left out; when reading ends early, what was heard so far is given.
     """
-    limits = limits or Limits()
+    limits = limits or MediaLimits()
     longest = round(seconds * RATE)
     with open_container(path, limits) as container:
         stream = _audio_stream(container, language)
@@ -87,7 +87,7 @@ def _audio_stream(container: InputContainer, language: str | None) -> AudioStrea
 
 
 def _blocks(
-    path: Path, container: InputContainer, stream: AudioStream, limits: Limits
+    path: Path, container: InputContainer, stream: AudioStream, limits: MediaLimits
 ) -> Iterator[tuple[float, NDArray[np.float32]]]:
     """About a second of samples at a time, with the time of the first."""
     origin = (container.start_time or 0) / MICROSECONDS
@@ -110,7 +110,7 @@ def _blocks(
 
 
 def _decoded(
-    path: Path, container: InputContainer, stream: AudioStream, limits: Limits
+    path: Path, container: InputContainer, stream: AudioStream, limits: MediaLimits
 ) -> Iterator[AudioFrame]:
     ignore_other_streams(container, stream)
     deadline, broken = Deadline(path, limits), 0

@@ -3,7 +3,7 @@
 A path goes in, an open PyAV container or a `VideoInfo` comes out; whatever is wrong with the file
 is one `VideoError` line. The file is never trusted: only regular files are read, only demuxers of
 real media formats may look at it (a playlist named .mp4 cannot make us open other files or hosts),
-and `Limits` bounds its size, its pictures, its length and the time we spend on it.
+and `MediaLimits` bounds its size, its pictures, its length and the time we spend on it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class MediaLimits:
     """What one file may cost. Raise a limit to let a larger file through."""
 
     file_bytes: int = 64 * 2**30
@@ -66,7 +66,7 @@ class VideoInfo:
 class Deadline:
     """The wall-clock limit of one job."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: MediaLimits) -> None:
         self.path, self.seconds = path, limits.wall
         self.end = time.monotonic() + limits.wall
 
@@ -79,9 +79,9 @@ class Deadline:
 
 
 @contextmanager
-def open_container(path: Path, limits: Limits | None = None) -> Iterator[InputContainer]:
+def open_container(path: Path, limits: MediaLimits | None = None) -> Iterator[InputContainer]:
     """Open a media file for reading, within `limits`; every failure is a VideoError."""
-    limits = limits or Limits()
+    limits = limits or MediaLimits()
     _check_file(path, limits)
     try:
         container = av.open(
@@ -116,7 +116,7 @@ def unusable(path: Path, error: BaseException) -> VideoError:
     return VideoError(f"{path}: not a video, or a damaged one ({reason}); is it complete?")
 
 
-def _check_file(path: Path, limits: Limits) -> None:
+def _check_file(path: Path, limits: MediaLimits) -> None:
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -136,7 +136,7 @@ def _check_file(path: Path, limits: Limits) -> None:
         )
 
 
-def _check_streams(path: Path, container: InputContainer, limits: Limits) -> None:
+def _check_streams(path: Path, container: InputContainer, limits: MediaLimits) -> None:
     seconds = (container.duration or 0) / MICROSECONDS
     if seconds > limits.duration:
         raise VideoError(
@@ -148,7 +148,7 @@ def _check_streams(path: Path, container: InputContainer, limits: Limits) -> Non
             check_pixels(path, stream.codec_context.width, stream.codec_context.height, limits)
 
 
-def check_pixels(path: Path, width: int, height: int, limits: Limits) -> None:
+def check_pixels(path: Path, width: int, height: int, limits: MediaLimits) -> None:
     if width * height > limits.pixels:
         raise VideoError(
             f"{path}: picture too large ({width} x {height}, limit: pixels = {limits.pixels}); "
@@ -184,7 +184,7 @@ def ignore_other_streams(container: InputContainer, kept: Stream) -> None:
             stream.discard = Discard.all
 
 
-def probe(path: Path, *, limits: Limits | None = None) -> VideoInfo:
+def probe(path: Path, *, limits: MediaLimits | None = None) -> VideoInfo:
     """What is in a video file. Decodes nothing; reads through only a file that hides its length."""
     with open_container(path, limits) as container:
         stream = video_stream(path, container)

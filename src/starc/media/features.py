@@ -13,7 +13,8 @@ import importlib
 import importlib.metadata
 import json
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +28,9 @@ from torch import Tensor
 
 from starc.errors import MissingExtra, VideoError
 from starc.files.atomic import replacing_path
-from starc.media.container import Limits
+from starc.media.container import MediaLimits, probe
 from starc.media.encoders import ImageEncoder
-from starc.media.video import count_frames, sample_frames, spread
+from starc.media.video import count_frames, sample_frames
 from starc.types import Frame
 
 RULE = "ffmpeg fps filter, shorter side to size, bicubic, centre crop"
@@ -40,13 +41,19 @@ VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov")
 HDF5 = (".h5", ".hdf5")
 
 
+class Stopped(Exception):
+    """Somebody asked to stop."""
+
+
 @dataclass(frozen=True, slots=True)
-class Features:
+class FrameFeatures:
     """The features of one video."""
 
     features_TD: Tensor
     times_T: Tensor
     """Seconds of each frame; float64."""
+    duration: float = 0.0
+    frames: int = 0
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Encoder, sampling rule and version that made them."""
 
@@ -56,31 +63,39 @@ def extract(
     encoder: ImageEncoder,
     *,
     fps: float = 1.0,
-    most: int | None = None,
-    limits: Limits | None = None,
-) -> Features:
-    """Features of a video's frames; `most` keeps that many, spread evenly, and decodes no more."""
-    indices = spread(count_frames(video, fps=fps, limits=limits), most) if most else None
+    choose: Callable[[int], Sequence[int]] | None = None,
+    limits: MediaLimits | None = None,
+    stop: threading.Event | None = None,
+) -> FrameFeatures:
+    """Features of a video's frames; `choose` picks from their number which ones are decoded."""
+    count = count_frames(video, fps=fps, limits=limits)
+    indices = choose(count) if choose else None
+    stated = probe(video, limits=limits).duration
+    duration = stated if abs(stated - count / fps) <= 1.5 / fps else count / fps
     times: list[float] = []
 
     def noted() -> Iterator[Frame]:
         for frame in sample_frames(
             video, fps=fps, size=encoder.size, indices=indices, limits=limits
         ):
+            if stop is not None and stop.is_set():
+                raise Stopped(str(video))
             times.append(frame.time)
             yield frame
 
-    features_TD = encoder.encode(noted())
+    features_TD = encoder.encode(noted()).detach().float().cpu()
     provenance = {
         "encoder": encoder.name,
         "width": str(encoder.width),
         "fps": f"{fps:g}",
         "size": str(encoder.size),
         "rule": RULE,
-        "most": str(most or "all"),
+        "frames": "all" if choose is None else "chosen",
         "starc": _version(),
     }
-    return Features(features_TD, torch.tensor(times, dtype=torch.float64), provenance)
+    return FrameFeatures(
+        features_TD, torch.tensor(times, dtype=torch.float64), duration, count, provenance
+    )
 
 
 def verify(
@@ -92,10 +107,7 @@ def verify(
     """
     with FeatureStore.open(path) as store:
         stored_TD = store[name or Path(video).stem]
-        most = store.provenance.get("most", "all")
-    fresh_TD = extract(
-        video, encoder, fps=fps, most=None if most == "all" else int(most)
-    ).features_TD
+    fresh_TD = extract(video, encoder, fps=fps).features_TD
     if stored_TD.shape != fresh_TD.shape:
         raise VideoError(
             f"{path}: features of {Path(video).name} are {list(stored_TD.shape)}, fresh ones "
@@ -104,7 +116,7 @@ def verify(
     return float((stored_TD - fresh_TD).abs().max())
 
 
-def save_features(path: Path, videos: Mapping[str, Features]) -> None:
+def save_features(path: Path, videos: Mapping[str, FrameFeatures]) -> None:
     """Write features in the form that the name asks for; whole or not at all.
 
     A name without suffix is a folder of .npy, to which videos may be added in many calls.
@@ -136,7 +148,9 @@ def save_features(path: Path, videos: Mapping[str, Features]) -> None:
         )
 
 
-def _save_folder(path: Path, videos: Mapping[str, Features], provenance: Mapping[str, str]) -> None:
+def _save_folder(
+    path: Path, videos: Mapping[str, FrameFeatures], provenance: Mapping[str, str]
+) -> None:
     path.mkdir(parents=True, exist_ok=True)
     before = _read_json(path / PROVENANCE)
     if before and before != dict(provenance):
@@ -203,6 +217,10 @@ class FeatureStore(Mapping[str, Tensor]):
             raise VideoError(f"{path}: no features in it; make them with starc features")
         store.width = width or store.width
         return store
+
+    def times(self, video: str) -> Tensor:
+        """Seconds of a video's frames."""
+        return torch.arange(len(self[video]), dtype=torch.float64)
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -312,7 +330,7 @@ def _is_zip(path: Path) -> bool:
         return file.read(2) == b"PK"
 
 
-def _common_provenance(videos: Mapping[str, Features]) -> dict[str, str]:
+def _common_provenance(videos: Mapping[str, FrameFeatures]) -> dict[str, str]:
     for name in videos:
         if not name or "/" in name or "\0" in name or name in {".", ".."}:
             raise ValueError(f"a video's name must do as a file name, got {name!r}")

@@ -16,7 +16,7 @@ from av.filter import Graph
 from av.video.frame import VideoFrame
 from numpy.typing import NDArray
 
-from starc.media.container import Limits, check_pixels
+from starc.media.container import MediaLimits, check_pixels
 
 RANGES = {1: "tv", 2: "pc"}
 
@@ -24,7 +24,7 @@ RANGES = {1: "tv", 2: "pc"}
 class Scaler:
     """Turns pictures into square RGB arrays; rebuilds its filters when the pictures change."""
 
-    def __init__(self, path: Path, size: int, limits: Limits) -> None:
+    def __init__(self, path: Path, size: int, limits: MediaLimits) -> None:
         self.path, self.size, self.limits = path, size, limits
         self.kind: tuple[object, ...] = ()
         self.graph = Graph()

@@ -13,6 +13,7 @@ import functools
 import importlib
 import importlib.util
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -22,7 +23,7 @@ from typing import Any, Literal, get_args
 from starc.errors import MissingExtra, SpeechError
 from starc.files import cache as caches
 from starc.media import audio, moonshine, subtitles
-from starc.media.container import Limits
+from starc.media.container import MediaLimits
 from starc.types import Sentence
 
 log = logging.getLogger("starc")
@@ -49,7 +50,7 @@ class _Listener:
     """A recogniser that is installed; its model is loaded when it first listens."""
 
     name: str
-    listen: Callable[[Path, str | None, Limits | None], Iterator[Sentence]]
+    listen: Callable[[Path, str | None, MediaLimits | None], Iterator[Sentence]]
 
 
 def transcribe(
@@ -59,7 +60,8 @@ def transcribe(
     language: str | None = None,
     model: str | None = None,
     cache: Path | None = None,
-    limits: Limits | None = None,
+    limits: MediaLimits | None = None,
+    stop: threading.Event | None = None,
 ) -> Transcript:
     """The speech of a video.
 
@@ -94,14 +96,14 @@ def transcribe(
     return Transcript((), f"none: {reasons[-1]}")
 
 
-def handed_in(transcript: Path, *, video: str | None = None) -> Transcript:
+def read_transcript(transcript: Path, *, video: str | None = None) -> Transcript:
     """Speech from a file that the user names: subtitles, Whisper's JSON, a published file."""
     sentences = subtitles.read_sentences(transcript, video=video)
     return Transcript(tuple(sentences), f"handed in {Path(transcript).name}")
 
 
 def _subtitles(
-    path: Path, language: str | None, limits: Limits | None, *, strict: bool
+    path: Path, language: str | None, limits: MediaLimits | None, *, strict: bool
 ) -> Transcript | None:
     """Subtitles beside the file, else inside it; without `strict`, bad ones are passed over."""
     sidecar = subtitles.find_sidecar(path, language=language)
@@ -123,7 +125,7 @@ def _cached(
     listener: _Listener,
     language: str | None,
     folder: Path | None,
-    limits: Limits | None,
+    limits: MediaLimits | None,
 ) -> Transcript:
     name = caches.key(caches.fingerprint(path), listener.name, language or "", TRANSCRIPT_VERSION)
     entry = (folder or caches.folder("speech")) / f"{name}.json"
@@ -148,7 +150,7 @@ def _whisper(language: str | None, model: str | None) -> _Listener:
     _require("faster_whisper", "faster-whisper", "whisper")
     chosen = model or WHISPER_MODEL
 
-    def listen(path: Path, language: str | None, limits: Limits | None) -> Iterator[Sentence]:
+    def listen(path: Path, language: str | None, limits: MediaLimits | None) -> Iterator[Sentence]:
         whisper = _whisper_model(chosen)
         for window in audio.windows(
             path, seconds=WHISPER_SECONDS, language=language, limits=limits
@@ -185,7 +187,7 @@ def _moonshine(language: str | None, model: str | None) -> _Listener:
             f"moonshine: understands only English, not {language!r}; install faster-whisper"
         )
 
-    def listen(path: Path, language: str | None, limits: Limits | None) -> Iterator[Sentence]:
+    def listen(path: Path, language: str | None, limits: MediaLimits | None) -> Iterator[Sentence]:
         heard, shifts = 0, [(0.0, 0.0)]
         try:
             with moonshine.Listener() as listener:

@@ -26,7 +26,7 @@ from av.subtitles.stream import SubtitleStream
 
 from starc.errors import SpeechError
 from starc.files import pickles
-from starc.media.container import Limits, ignore_other_streams, open_container
+from starc.media.container import MediaLimits, ignore_other_streams, open_container
 from starc.types import Sentence
 
 SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
@@ -107,7 +107,7 @@ def find_sidecar(video: Path, *, language: str | None = None) -> Path | None:
 
 
 def embedded_sentences(
-    path: Path, *, language: str | None = None, limits: Limits | None = None
+    path: Path, *, language: str | None = None, limits: MediaLimits | None = None
 ) -> list[Sentence]:
     """The sentences of a video's own subtitle stream; [] when it has none made of text."""
     with open_container(Path(path), limits) as container:

@@ -33,7 +33,7 @@ from starc.media import sampling
 from starc.media.container import (
     MICROSECONDS,
     Deadline,
-    Limits,
+    MediaLimits,
     VideoInfo,
     ignore_other_streams,
     open_container,
@@ -45,7 +45,7 @@ from starc.media.pictures import Scaler
 from starc.media.sampling import Run, Schedule, Shown, on_ticks
 from starc.types import Frame
 
-__all__ = ["Limits", "VideoInfo", "count_frames", "probe", "sample_frames", "spread"]
+__all__ = ["MediaLimits", "VideoInfo", "count_frames", "probe", "sample_frames", "spread"]
 
 log = logging.getLogger("starc")
 Item = TypeVar("Item")
@@ -67,9 +67,9 @@ def spread(frames: int, most: int = 100) -> list[int]:
     return [j * frames // most for j in range(most)] if frames > most else list(range(frames))
 
 
-def count_frames(path: Path, *, fps: float = 1.0, limits: Limits | None = None) -> int:
+def count_frames(path: Path, *, fps: float = 1.0, limits: MediaLimits | None = None) -> int:
     """How many frames `sample_frames` gives; decodes only where packets cannot be trusted."""
-    path, limits, rate = Path(path), limits or Limits(), _exact(fps)
+    path, limits, rate = Path(path), limits or MediaLimits(), _exact(fps)
     with _reading(path, limits) as reading:
         plan = reading.plan(rate, None)
     if plan is not None:
@@ -83,7 +83,7 @@ def sample_frames(
     fps: float = 1.0,
     size: int = 224,
     indices: Sequence[int] | None = None,
-    limits: Limits | None = None,
+    limits: MediaLimits | None = None,
 ) -> Iterator[Frame]:
     """Frames at `fps` per second, [size, size, 3], with true times; lazily, in constant memory.
 
@@ -96,7 +96,7 @@ def sample_frames(
         raise ValueError("indices must be ascending and without repetition")
     if size < 1:
         raise ValueError(f"size must be positive, got {size = }")
-    return _sample(Path(path), _exact(fps), size, indices, limits or Limits())
+    return _sample(Path(path), _exact(fps), size, indices, limits or MediaLimits())
 
 
 def _exact(fps: float) -> Fraction:
@@ -106,7 +106,7 @@ def _exact(fps: float) -> Fraction:
 
 
 def _sample(
-    path: Path, fps: Fraction, size: int, indices: Sequence[int] | None, limits: Limits
+    path: Path, fps: Fraction, size: int, indices: Sequence[int] | None, limits: MediaLimits
 ) -> Iterator[Frame]:
     with _reading(path, limits) as reading:
         plan = reading.plan(fps, indices)
@@ -122,7 +122,7 @@ def _sample(
 
 
 def _fast_then_careful(
-    path: Path, limits: Limits, road: Callable[[_Reading], Iterator[Item]]
+    path: Path, limits: MediaLimits, road: Callable[[_Reading], Iterator[Item]]
 ) -> Iterator[Item]:
     """Go a road in the fast way; where that fails, begin again in the careful way and go on.
 
@@ -166,7 +166,7 @@ def _only(
 
 
 @contextmanager
-def _reading(path: Path, limits: Limits, *, careful: bool = False) -> Iterator[_Reading]:
+def _reading(path: Path, limits: MediaLimits, *, careful: bool = False) -> Iterator[_Reading]:
     with open_container(path, limits) as container:
         yield _Reading(path, container, limits, careful)
 
@@ -175,7 +175,7 @@ class _Reading:
     """One passage through the video stream of an open file."""
 
     def __init__(
-        self, path: Path, container: InputContainer, limits: Limits, careful: bool
+        self, path: Path, container: InputContainer, limits: MediaLimits, careful: bool
     ) -> None:
         self.path, self.container, self.limits, self.careful = path, container, limits, careful
         self.stream: VideoStream = video_stream(path, container)

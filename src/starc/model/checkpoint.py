@@ -11,8 +11,8 @@ import argparse
 import json
 import pickle
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,8 +22,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from starc.config import Config, from_dict, to_dict
-from starc.errors import CheckpointError
+from starc.config import MODEL_VERSION, Config, apply_overrides, from_dict, to_dict
+from starc.errors import CheckpointError, ConfigError
+from starc.files import cache
 from starc.files.atomic import recover, replacing_folder
 from starc.model import published
 from starc.model.joint_space import JointSpace
@@ -31,6 +32,8 @@ from starc.model.starc import STaRC
 from starc.retrieval import datastore
 from starc.retrieval.datastore import Datastore
 
+MARK = "starc_model"
+"""The key of config.json by which a folder is known to be ours; its value is the version."""
 CONFIG, WEIGHTS, TOKENIZER, JOINT, DATASTORE = (
     "config.json",
     "model.safetensors",
@@ -58,6 +61,8 @@ class Loaded:
     folder: Path
     joint: JointSpace | None = None
     """Where the model's features are vectors of a joint space: the maps into it."""
+    fingerprint: str | None = None
+    """A name for all that decides its answers; None: made in memory, and nothing is cached."""
 
     @property
     def config(self) -> Config:
@@ -68,6 +73,12 @@ class Loaded:
     def image_width(self) -> int:
         """Width of the image features it takes."""
         return self.config.temporal.features if self.joint is None else len(self.joint.mean_I)
+
+    def with_store(self, store: Datastore | None) -> Loaded:
+        """The same model with another datastore."""
+        theirs = getattr(store, "fingerprint", None)
+        name = cache.key(self.fingerprint, theirs) if self.fingerprint and theirs else None
+        return replace(self, store=store, fingerprint=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +112,7 @@ def save(
     `half` stores weights in float16.
     """
     folder = recover(folder)
-    if folder.exists() and not (folder / CONFIG).is_file() and any(folder.iterdir()):
-        raise CheckpointError(f"{folder}: not a model folder (no {CONFIG}); choose another place")
+    _require_ours(folder)
     try:
         with replacing_folder(folder) as fresh:
             state = {
@@ -111,7 +121,9 @@ def save(
             }
             save_file(state, fresh / WEIGHTS, metadata={"format": "pt"})
             (fresh / WEIGHTS).chmod(0o644)
-            (fresh / CONFIG).write_text(json.dumps(to_dict(model.config), indent=2) + "\n")
+            inputs = replace(model.config.inputs, joint_space=joint is not None)
+            facts = {MARK: MODEL_VERSION, **to_dict(replace(model.config, inputs=inputs))}
+            (fresh / CONFIG).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
             if tokenizer is not None:
                 tokenizer.save(str(fresh / TOKENIZER))
             if joint is not None:
@@ -130,13 +142,11 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
     """
     folder = _folder(folder_or_hub_id)
     try:
-        config = from_dict(json.loads((folder / CONFIG).read_text()))
+        config = read_config(folder)
         state = load_file(folder / WEIGHTS)
     except FileNotFoundError as error:
         missing = Path(error.filename or WEIGHTS).name
         raise CheckpointError(f"{folder}: no {missing}; is this a model folder?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{folder / CONFIG}: not JSON ({error}); save it again") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder / WEIGHTS}: unreadable ({error}); copy it again") from None
     model = STaRC(config)
@@ -145,15 +155,61 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
     tokenizer_file, store_folder = folder / TOKENIZER, recover(folder / DATASTORE)
     tokenizer = read_tokenizer(tokenizer_file) if tokenizer_file.is_file() else None
     joint = None
-    if tokenizer is not None and (folder / JOINT).is_file():
+    if config.inputs.joint_space:
+        if tokenizer is None or not (folder / JOINT).is_file():
+            raise CheckpointError(f"{folder}: no {JOINT} or {TOKENIZER}; copy all of its files")
         joint = JointSpace.load(folder / JOINT, tokenizer)
     return Loaded(
         model=model.to(_device(device)).eval(),
         tokenizer=tokenizer,
-        store=datastore.load(store_folder) if store_folder.is_dir() else None,
+        store=datastore.open_datastore(store_folder) if store_folder.is_dir() else None,
         folder=folder,
         joint=joint,
+        fingerprint=fingerprint(folder),
     )
+
+
+def read_config(folder: Path) -> Config:
+    """The settings in a model folder."""
+    path = folder / CONFIG
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON ({error}); save it again") from None
+    if not isinstance(facts, dict) or facts.pop(MARK, None) != MODEL_VERSION:
+        raise CheckpointError(
+            f"{path}: not a model of starc, version {MODEL_VERSION} (no {MARK!r} in it); "
+            "name a model folder, or make one with starc import"
+        )
+    try:
+        return from_dict(facts)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def fingerprint(folder: Path) -> str:
+    """A name for the content of a model folder: weights, settings, words, maps and captions."""
+    parts = [folder / name for name in (CONFIG, WEIGHTS, TOKENIZER, JOINT)]
+    parts += sorted(folder.glob(f"{DATASTORE}/*"))
+    return cache.key(*(f"{p.name} {cache.fingerprint(p)}" for p in parts if p.is_file()))
+
+
+def _require_ours(folder: Path) -> None:
+    """Refuse to replace a folder that holds anything but a model of ours."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    try:
+        facts = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        facts = None
+    if not isinstance(facts, dict) or MARK not in facts:
+        raise CheckpointError(f"{folder}: not a model folder of ours; choose another place")
+    ours = {CONFIG, WEIGHTS, TOKENIZER, JOINT, DATASTORE}
+    if foreign := sorted({item.name for item in folder.iterdir()} - ours):
+        raise CheckpointError(
+            f"{folder}: holds files that are not a model's ({_listed(foreign)}); "
+            "choose another place"
+        )
 
 
 def import_published(
@@ -163,6 +219,7 @@ def import_published(
     config: Config | None = None,
     tokenizer: Tokenizer | None = None,
     store: SavedDatastore | None = None,
+    overrides: Sequence[str] = (),
 ) -> Imported:
     """Make a model folder of a published Vid2Seq or STaRC file.
 
@@ -173,6 +230,7 @@ def import_published(
     theirs, written = read_published(Path(path))
     state = {ours: tensor for name, tensor in theirs.items() if (ours := published.to_ours(name))}
     config = published.resized(config or published.guessed(state, written), state, written)
+    config = apply_overrides(config, overrides)
     model = STaRC(config)
     wanted = model.state_dict()
     taken, unknown = [], []
@@ -286,7 +344,7 @@ def _folder(folder_or_hub_id: Path | str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        wanted = [CONFIG, WEIGHTS, TOKENIZER, f"{DATASTORE}/*"]
+        wanted = [CONFIG, WEIGHTS, TOKENIZER, JOINT, f"{DATASTORE}/*"]
         return Path(snapshot_download(name, allow_patterns=wanted))
     except Exception as error:  # offline, unknown, private: the hub has many classes for them
         reason = str(error).split("\n")[0]

@@ -5,8 +5,8 @@ captions that would fit. Both maps are linear and were fitted in closed form, in
 recipes/joint_space.py: an image is standardised and multiplied by a matrix, words are the mean of a
 vector per token. So a model that was trained on them needs no text encoder to caption a video.
 
-    seen_t = unit(((image_t - mean) / deviation) A)        said_t = unit(Σ w(t, s) Σ_{v in s} E_v)
-    clip_t = √D (seen_t + said_t)        w falls from 1 inside a sentence to 0 at REACH seconds
+    image_t = unit(((feature_t - mean) / deviation) A)    speech_t = unit(Σ w(t, s) Σ_{v in s} E_v)
+    clip_t = √D (image_t + speech_t)        w falls from 1 inside a sentence to 0 at REACH seconds
 
 A frame without speech around it, or a video without pictures, has only the other half.
 """
@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from starc.errors import CheckpointError
+from starc.errors import CheckpointError, VideoError
 from starc.types import Sentence
 
 REACH = 6.0
@@ -67,22 +67,35 @@ class JointSpace:
         """D."""
         return self.word_VD.shape[1]
 
-    def frames(
+    def features(
+        self, features_TD: Tensor, times: Sequence[float], sentences: Sequence[Sentence]
+    ) -> Tensor:
+        """clip_TD of frames: image features are mapped, vectors of the joint space stay."""
+        if features_TD.shape[-1] == len(self.mean_I):
+            return self.combine(features_TD, times, sentences)
+        if features_TD.shape[-1] == self.width:
+            return features_TD
+        raise VideoError(
+            f"features are {features_TD.shape[-1]} wide, this model takes {len(self.mean_I)} (its "
+            f"image encoder's) or {self.width} (starc features --model); extract them so"
+        )
+
+    def combine(
         self, image_TI: Tensor | None, times: Sequence[float], sentences: Sequence[Sentence]
     ) -> Tensor:
         """clip_TD for frames at these seconds; without pictures from the speech alone."""
-        clip_TD = self.said(times, sentences)
+        clip_TD = self.encode_speech(times, sentences)
         if image_TI is not None:
-            clip_TD = clip_TD + self.seen(image_TI)
+            clip_TD = clip_TD + self.encode_images(image_TI)
         scale: float = self.width**0.5
         return clip_TD * scale
 
-    def seen(self, image_TI: Tensor) -> Tensor:
+    def encode_images(self, image_TI: Tensor) -> Tensor:
         """Unit vectors of images."""
         standard_TI = (image_TI - self.mean_I) / self.deviation_I
         return normalize(standard_TI @ self.image_ID, dim=1)
 
-    def said(self, times: Sequence[float], sentences: Sequence[Sentence]) -> Tensor:
+    def encode_speech(self, times: Sequence[float], sentences: Sequence[Sentence]) -> Tensor:
         """Unit vectors of what is said around these seconds; zero where nothing is."""
         if not sentences:
             return torch.zeros(len(times), self.width)

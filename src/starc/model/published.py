@@ -136,7 +136,7 @@ def guessed(state: Mapping[str, Tensor], written: Mapping[str, Any]) -> Config:
         config = vid2seq()
         has_projection = "video_projection.weight" in state
         temporal = dataclasses.replace(config.temporal, projection=has_projection)
-        return dataclasses.replace(config, temporal=temporal)
+        return dataclasses.replace(config, temporal=temporal, windowing=None)
     return with_settings(published(), written)
 
 

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
-from starc.config import Config, check
+from starc.config import BeamSearch, Config, check
 from starc.decoder import beam_search
-from starc.decoder.beam_search import BeamSearch, Decoded
+from starc.decoder.beam_search import Decoded
 from starc.decoder.t5 import PAD, T5
 from starc.errors import DatastoreError, VideoError
 from starc.model import saliency, segments, transport
-from starc.model.batch import Batch
+from starc.model.inputs import Batch
 from starc.model.saliency import SaliencyHead
 from starc.model.swsa import SlidingWindowAttention
 from starc.model.temporal import TemporalEncoder
@@ -32,7 +34,7 @@ from starc.types import Retrieved, Segment
 
 __all__ = ["Batch", "Encoded", "Generated", "Losses", "STaRC", "VideoEncoding"]
 
-Found = tuple[list[int], list[float]]
+Neighbours = tuple[list[int], list[float]]
 """Of one segment: indices of the captions in the datastore, and their similarities."""
 
 
@@ -60,7 +62,7 @@ class VideoEncoding(NamedTuple):
 class Encoded(NamedTuple):
     """The decoder's memory, and what a reader may want to see of how it came about."""
 
-    seen: VideoEncoding
+    video: VideoEncoding
     memory_BMD: Tensor
     memory_mask_BM: Tensor
 
@@ -111,37 +113,60 @@ class STaRC(nn.Module):
             nn.init.eye_(self.video_projection.weight)
             nn.init.zeros_(self.video_projection.bias)
 
-    def forward(self, batch: Batch, store: Datastore | None) -> Losses:
-        """Training: L = CE + λ L_saliency, the denoising loss of Vid2Seq, the anchors' loss."""
+    def forward(self, batch: Batch, store: Datastore | None, share: Tensor | None = None) -> Losses:
+        """Training: L = CE + λ L_saliency, the denoising loss of Vid2Seq, the anchors' loss.
+
+        `share` weighs each loss by its part of a batch that several processes or steps share, in
+        the order of `Losses`; the sum over them is the loss of the whole batch in one piece.
+        """
         config = self.config.loss
         encoded = self.encode(batch, store)
-        caption = self.caption_loss(encoded, batch.wanted("target_BL"))
-        salient = self.saliency_loss(encoded.seen, batch)
-        total = caption if salient is None else caption + config.saliency_weight * salient
-        denoising = repeated = None
+        losses: dict[str, Tensor | None] = {
+            "caption": self.caption_loss(encoded, batch.wanted("target_BL")),
+            "denoising": None,
+            "saliency": self.saliency_loss(encoded.video, batch),
+            "repeated_saliency": None,
+            "anchors": self.anchor_loss(encoded.video, batch),
+        }
         if config.denoising_weight:
-            again = encoded.seen
+            video = encoded.video
             if config.denoising_video == "refined":
-                again = self.encode_video(again.refined_BTD, batch, store)
+                video = self.encode_video(video.refined_BTD, batch, store)
             speech_BL = batch.wanted("denoising_speech_BL")
-            noisy = self.build_memory(again, speech_BL, speech_BL != PAD)
-            denoising = self.caption_loss(noisy, batch.wanted("denoising_target_BL"))
-            total = total + config.denoising_weight * denoising
+            noisy = self.build_memory(video, speech_BL, speech_BL != PAD)
+            target_BL = batch.wanted("denoising_target_BL")
+            losses["denoising"] = self.caption_loss(noisy, target_BL)
             if config.saliency_in_denoising:
-                repeated = self.saliency_loss(again, batch)
-            if repeated is not None:
-                total = total + config.denoising_weight * config.saliency_weight * repeated
-        anchors = self.anchor_loss(encoded.seen, batch)
-        if anchors is not None:
-            total = total + config.anchor_weight * anchors
-        return Losses(total, caption, denoising, salient, repeated, anchors)
+                losses["repeated_saliency"] = self.saliency_loss(video, batch)
+        weights = {
+            "caption": 1.0,
+            "saliency": config.saliency_weight,
+            "denoising": config.denoising_weight,
+            "repeated_saliency": config.denoising_weight * config.saliency_weight,
+            "anchors": config.anchor_weight,
+        }
+        if share is not None:
+            shares = dict(zip(losses, share, strict=True))
+            losses = {
+                name: None if loss is None else loss * shares[name] for name, loss in losses.items()
+            }
+        parts = [w * loss for name, w in weights.items() if (loss := losses[name]) is not None]
+        return Losses(total=sum(parts[1:], parts[0]), **losses)  # type: ignore[arg-type]
 
     @torch.no_grad()
-    def generate(self, batch: Batch, store: Datastore | None, search: BeamSearch) -> Generated:
-        """Inference: the ids of the events of each video."""
-        encoded = self.encode(batch, store, inference=True)
-        decoded = beam_search.generate(self.t5, encoded.memory_BMD, encoded.memory_mask_BM, search)
-        return Generated(decoded, encoded)
+    def generate(
+        self, batches: Sequence[Batch], store: Datastore | None, search: BeamSearch
+    ) -> list[Generated]:
+        """Inference: the ids of the events of each video.
+
+        Each batch is encoded alone, so that its numbers are its own; decoding, which takes nearly
+        all the time, serves all of them at once.
+        """
+        encoded = [self.encode(batch, store, inference=True) for batch in batches]
+        memory_BMD = pad_sequence([row for one in encoded for row in one.memory_BMD], True)
+        mask_BM = pad_sequence([row for one in encoded for row in one.memory_mask_BM], True)
+        decoded = iter(beam_search.generate(self.t5, memory_BMD, mask_BM, search))
+        return [Generated(list(islice(decoded, len(one.memory_BMD))), one) for one in encoded]
 
     def encode(self, batch: Batch, store: Datastore | None, *, inference: bool = False) -> Encoded:
         """Everything before the decoder. Training and inference share it.
@@ -149,8 +174,8 @@ class STaRC(nn.Module):
         `inference` chooses the decoder's video tokens and the constants of the transport; it says
         nothing of dropout, so losses can be computed in evaluation mode.
         """
-        seen = self.encode_video(self.encode_frames(batch), batch, store, inference=inference)
-        return self.build_memory(seen, batch.speech_BL, batch.speech_mask_BL)
+        video = self.encode_video(self.encode_frames(batch), batch, store, inference=inference)
+        return self.build_memory(video, batch.speech_BL, batch.speech_mask_BL)
 
     def encode_frames(self, batch: Batch) -> Tensor:
         """X: features through the temporal encoder and a linear layer."""
@@ -158,7 +183,7 @@ class STaRC(nn.Module):
         if clip_BTD.shape[-1] != self.config.temporal.features:
             raise VideoError(
                 f"{batch.ids[0]}: features are {clip_BTD.shape[-1]} wide, the model needs "
-                f"{self.config.temporal.features}; extract them with the model's own image encoder"
+                f"{self.config.temporal.features}; starc features --model makes them so"
             )
         if self.feature_projection is not None:
             clip_BTD = self.feature_projection(clip_BTD)
@@ -191,9 +216,9 @@ class STaRC(nn.Module):
             prior_BT = saliency.prior(
                 saliency_BT.detach().float(), mask_BT, standardise=self.config.saliency.standardise
             )
-        found = self.retrieve(batch, prior_BT.float(), mask_BT, store, inference=inference)
+        retrieved = self.retrieve(batch, prior_BT.float(), mask_BT, store, inference=inference)
         return VideoEncoding(
-            video_BTD, refined_BTD, mask_BT, saliency_BT, self.prompt(saliency_BT), *found
+            video_BTD, refined_BTD, mask_BT, saliency_BT, self.prompt(saliency_BT), *retrieved
         )
 
     def prompt(self, saliency_BT: Tensor | None) -> Tensor | None:
@@ -229,20 +254,20 @@ class STaRC(nn.Module):
             )
         clip_BTD = batch.clip_BTD.float()
         with torch.autocast(clip_BTD.device.type, enabled=False):
-            found, plan = self.segment(clip_BTD, prior_BT, mask_BT, inference=inference)
+            cut, plan = self.segment(clip_BTD, prior_BT, mask_BT, inference=inference)
             weight_BT = prior_BT + 1e-6
             if self.config.segments.pooling == "uniform":
                 weight_BT = torch.ones_like(prior_BT)
-            ranked = [segments.ranked(video) for video in found]
+            ranked = [segments.ranked(video) for video in cut]
             query_BSD, real_BS = segments.pool(clip_BTD, weight_BT, ranked)
             own = self.config.retrieval.exclude_own and not inference
             mean_BSD, rows = self.search(query_BSD, real_BS, store, batch.ids if own else None)
         remaining = iter(rows)
-        found = [with_captions(video, remaining, store) for video in found]
+        cut = [with_captions(video, remaining, store) for video in cut]
         if not self.config.retrieval.mask_missing:
             real_BS = torch.ones_like(real_BS)
         mean_BSD = mean_BSD.to(self.retrieved_projection.weight.dtype)
-        return self.retrieved_projection(mean_BSD), real_BS, found, plan
+        return self.retrieved_projection(mean_BSD), real_BS, cut, plan
 
     def segment(
         self, clip_BTD: Tensor, prior_BT: Tensor, mask_BT: Tensor, *, inference: bool
@@ -255,10 +280,10 @@ class STaRC(nn.Module):
                 clip_BTD, anchor_KD, prior_BT, mask_BT, options, inference=inference
             )
             plan = transport.solve(problem, options)
-        found = segments.find(
+        cut = segments.find(
             clip_BTD, prior_BT, mask_BT, plan, self.config.segments, clusters=options.anchors
         )
-        return found, plan
+        return cut, plan
 
     def search(
         self,
@@ -266,7 +291,7 @@ class STaRC(nn.Module):
         real_BS: Tensor,
         store: Datastore,
         own: Sequence[str] | None,
-    ) -> tuple[Tensor, list[Found]]:
+    ) -> tuple[Tensor, list[Neighbours]]:
         """Mean of the p unit embeddings nearest to each query, and who they are, row by row.
 
         `own` names the videos whose captions are hidden from their own queries, which makes one
@@ -278,7 +303,7 @@ class STaRC(nn.Module):
         groups = [query_SD] if own is None else list(query_SD.split_with_sizes(counts))
         names = [None] if own is None else own
         mean_SD: list[Tensor] = []
-        rows: list[Found] = []
+        rows: list[Neighbours] = []
         for group_SD, name in zip(groups, names, strict=True):
             hits = store.search(group_SD, k=self.config.retrieval.captions, exclude=name)
             index_SR = hits.index_SR
@@ -295,20 +320,20 @@ class STaRC(nn.Module):
         return mean_BSD, rows
 
     def build_memory(
-        self, seen: VideoEncoding, speech_BL: Tensor, speech_mask_BL: Tensor
+        self, video: VideoEncoding, speech_BL: Tensor, speech_mask_BL: Tensor
     ) -> Encoded:
         """T_in = [X' ; S ; R ; Y] with its mask. Only the speech goes through T5's encoder."""
         speech_BLD = self.t5.encode(speech_BL, speech_mask_BL)
         parts = (
-            (seen.video_BTD, seen.mask_BT),
-            (seen.prompt_BTD, seen.mask_BT),
-            (seen.retrieved_BSD, seen.retrieved_mask_BS),
+            (video.video_BTD, video.mask_BT),
+            (video.prompt_BTD, video.mask_BT),
+            (video.retrieved_BSD, video.retrieved_mask_BS),
             (speech_BLD, speech_mask_BL.bool()),
         )
         present = [(tokens, mask) for tokens, mask in parts if tokens is not None]
         memory_BMD = torch.cat([tokens for tokens, _ in present], dim=1)
         masks = [mask for _, mask in present if mask is not None]
-        return Encoded(seen, memory_BMD, torch.cat(masks, dim=1))
+        return Encoded(video, memory_BMD, torch.cat(masks, dim=1))
 
     def caption_loss(self, encoded: Encoded, target_BL: Tensor) -> Tensor:
         """Cross-entropy of target ids given the memory."""
@@ -320,34 +345,34 @@ class STaRC(nn.Module):
             label_smoothing=self.config.loss.label_smoothing,
         )
 
-    def saliency_loss(self, seen: VideoEncoding, batch: Batch) -> Tensor | None:
+    def saliency_loss(self, video: VideoEncoding, batch: Batch) -> Tensor | None:
         """L_saliency of these scores; None where saliency is off."""
-        if seen.saliency_BT is None or self.config.saliency is None:
+        if video.saliency_BT is None or self.config.saliency is None:
             return None
         return saliency.loss(
-            seen.saliency_BT,
+            video.saliency_BT,
             batch.wanted("salient_BT"),
-            seen.mask_BT,
+            video.mask_BT,
             temperature=self.config.saliency.temperature,
         )
 
-    def anchor_loss(self, seen: VideoEncoding, batch: Batch) -> Tensor | None:
+    def anchor_loss(self, video: VideoEncoding, batch: Batch) -> Tensor | None:
         """The loss that moves the anchors; None where they are fixed or absent."""
-        if self.anchor_KD is None or seen.plan is None or not self.config.loss.anchor_weight:
+        if self.anchor_KD is None or video.plan is None or not self.config.loss.anchor_weight:
             return None
         return transport.anchor_loss(
             batch.clip_BTD,
             self.anchor_KD,
-            seen.plan,
-            seen.mask_BT,
+            video.plan,
+            video.mask_BT,
             temperature=self.config.loss.anchor_temperature,
         )
 
 
 def with_captions(
-    video: Sequence[Segment], rows: Iterator[Found], store: Datastore
+    video: Sequence[Segment], rows: Iterator[Neighbours], store: Datastore
 ) -> list[Segment]:
-    """The segments of a video with the captions found for its kept ones.
+    """The segments of a video with the captions retrieved for its kept ones.
 
     `rows` holds indices and similarities of the kept segments of this and later videos, best
     segment of a video first.

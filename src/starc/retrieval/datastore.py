@@ -45,7 +45,7 @@ __all__ = [
     "Hits",
     "TextEncoder",
     "joined",
-    "load",
+    "open_datastore",
     "overlap",
 ]
 
@@ -309,7 +309,7 @@ class CaptionStore:
         )
 
 
-def load(folder: str | Path, *, verify: bool = True) -> Datastore:
+def open_datastore(folder: str | Path, *, verify: bool = True) -> Datastore:
     """Read a datastore folder of any kind."""
     from starc.retrieval import faiss_store, hierarchy
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from starc import settings
+from starc.config import suggest
 from starc.errors import ConfigError, StarcError
 from starc.files.atomic import replacing
 from starc.retrieval.datastore import CaptionStore
@@ -63,7 +63,7 @@ def run_rows(
     own: Path | None,
     seeds: Sequence[int] = (0,),
     jobs: int = 1,
-    told: Callable[[str], None] = lambda line: None,
+    on_line: Callable[[str], None] = lambda line: None,
 ) -> list[Result]:
     """Train every row with every seed; `arguments` are those of `starc train`, recipe first."""
     if jobs < 1 or not seeds:
@@ -86,7 +86,7 @@ def run_rows(
         ended = subprocess.run(command, capture_output=True, text=True)
         if ended.returncode:
             return (ended.stderr.strip() or f"exit {ended.returncode}").splitlines()[-1]
-        told(f"{row.name}, seed {seed}: done")
+        on_line(f"{row.name}, seed {seed}: done")
         return None
 
     with ThreadPoolExecutor(max_workers=jobs) as pool:
@@ -111,7 +111,7 @@ def named_datastores(ablation: Ablation, pairs: Sequence[str]) -> dict[str, Path
     found = {}
     for name, _, folder in (pair.partition("=") for pair in pairs):
         if name not in names:
-            hint = settings.suggest(name, names) if names else "no row of this table has its own"
+            hint = suggest(name, names) if names else "no row of this table has its own"
             raise ConfigError(f"--with {name}: unknown datastore; {hint}")
         if folder:
             found[name] = Path(folder)

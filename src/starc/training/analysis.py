@@ -19,13 +19,15 @@ from starc.config import apply_overrides
 from starc.evaluation import localisation
 from starc.evaluation.pairs import corpus
 from starc.files.annotations import VideoAnnotation
+from starc.inference import long_videos
+from starc.inference.long_videos import FrameRange
+from starc.inference.predict import Prediction, split
 from starc.model import saliency
-from starc.model.collate import Collator, Example
-from starc.model.starc import STaRC
-from starc.retrieval.datastore import Datastore
+from starc.model.checkpoint import Loaded
+from starc.model.inputs import Batch, Collator
+from starc.model.starc import STaRC, VideoEncoding
 from starc.training import evaluate
-from starc.training.dataset import Videos
-from starc.training.validation import overlapping
+from starc.training.dataset import Videos, usable_events
 from starc.types import Event, Segment
 
 INDICATORS = ("Recall@0.5", "Mean IoU", "Matched segments")
@@ -62,62 +64,83 @@ class VideoAnalysis:
 
 
 @torch.no_grad()
-def analyse(
-    model: STaRC, store: Datastore | None, collate: Collator, examples: Sequence[Example]
-) -> Iterator[VideoAnalysis]:
-    """One analysed per video."""
-    model.eval()
-    variants = dict(_variants(model)) if store is not None else {}
-    for example in examples:
-        batch = collate([example]).to(next(model.parameters()).device)
-        plain = model.encode_video(model.encode_frames(batch), batch, store)
-        seen = model.encode_video(model.encode_frames(batch), batch, store, inference=True)
-        real = int(batch.frame_mask_BT.sum())
+def analyse(loaded: Loaded, videos: Videos, indices: Sequence[int]) -> Iterator[VideoAnalysis]:
+    """One analysis per video; a long one is seen in windows, as everywhere."""
+    model = loaded.model.eval()
+    assert loaded.tokenizer is not None
+    collate = Collator(loaded.config, loaded.tokenizer)
+    variants = dict(_variants(model)) if loaded.store is not None else {}
+    for index in indices:
+        video = videos.inputs(index)
+        events = tuple(usable_events(videos.annotations[video.id]))
+        windows = split(loaded, video)
+        ranges = windows.plan.windows
+        batches = [collate([one]).to(next(model.parameters()).device) for one in windows.examples]
+        plain = [model.encode_video(model.encode_frames(b), b, loaded.store) for b in batches]
+        encodings = [_encoded(model, batch, loaded) for batch in batches]
         prior_T = None
-        if seen.saliency_BT is not None and model.config.saliency is not None:
-            prior_T = saliency.prior(
-                seen.saliency_BT, seen.mask_BT, standardise=model.config.saliency.standardise
-            )[0, :real].cpu()
+        if model.config.saliency is not None:
+            standardise = model.config.saliency.standardise
+            prior_T = _merged(
+                ranges,
+                [
+                    saliency.prior(one.saliency_BT, one.mask_BT, standardise=standardise)[0]
+                    for one in encodings
+                    if one.saliency_BT is not None
+                ],
+            )
+        planned = [one.plan.anchor_BT[0] for one in encodings if one.plan is not None]
         yield VideoAnalysis(
-            video=example.id,
-            duration=example.duration,
-            events=example.events,
-            salient_T=saliency.labels(example.events, duration=example.duration, frames=real),
+            video=video.id,
+            duration=video.duration,
+            events=events,
+            salient_T=saliency.labels(events, duration=video.duration, frames=len(windows.times)),
             saliency_T=prior_T,
-            sharpness_T=_sharpness(plain.video_BTD[0, :real]),
-            refined_sharpness_T=_sharpness(plain.refined_BTD[0, :real]),
-            anchor_T=None if seen.plan is None else seen.plan.anchor_BT[0, :real].cpu(),
+            sharpness_T=_merged(ranges, [_sharpness(one.video_BTD[0]) for one in plain]),
+            refined_sharpness_T=_merged(ranges, [_sharpness(one.refined_BTD[0]) for one in plain]),
+            anchor_T=_merged(ranges, planned) if planned else None,
             segments={
-                name: variant.encode_video(
-                    variant.encode_frames(batch), batch, store, inference=True
-                ).segments[0]
+                name: long_videos.merge_segments(
+                    ranges, [_encoded(variant, batch, loaded).segments[0] for batch in batches]
+                )
                 for name, variant in variants.items()
             },
         )
 
 
-@torch.no_grad()
+def _encoded(model: STaRC, batch: Batch, loaded: Loaded) -> VideoEncoding:
+    frames_BTD = model.encode_frames(batch)
+    return model.encode_video(frames_BTD, batch, loaded.store, inference=True)
+
+
+def _merged(ranges: Sequence[FrameRange], rows: Sequence[Tensor]) -> Tensor:
+    """One value per frame of a video, each from the window that answers for the frame."""
+    return torch.cat(
+        [
+            row_T[own.first - window.first : own.stop - window.first].cpu()
+            for window, own, row_T in zip(ranges, long_videos.owned(ranges), rows, strict=True)
+        ]
+    )
+
+
 def retrieving_segments(
-    model: STaRC, store: Datastore | None, collate: Collator, videos: Videos
+    predictions: Mapping[str, Prediction], videos: Videos
 ) -> dict[str, VideoAnnotation]:
     """Where the segments lie whose captions reach the decoder, by video, in seconds."""
-    model.eval()
-    found = {}
-    for index, video in enumerate(videos.ids):
-        spans: list[tuple[float, float]] = []
-        for look in overlapping(videos, index, model.config.window):
-            example = videos.part(look)
-            batch = collate([example]).to(next(model.parameters()).device)
-            seen = model.encode_video(model.encode_frames(batch), batch, store, inference=True)
-            real = int(batch.frame_mask_BT.sum())
-            second = example.duration / real
-            spans += [
-                (look.start + it.first * second, look.start + min(it.stop, real) * second)
-                for it in seen.segments[0]
-                if it.kept and it.first < real
-            ]
-        found[video] = VideoAnnotation(tuple(spans), ("",) * len(spans), videos.duration(index))
-    return found
+    segments = {}
+    for video, prediction in predictions.items():
+        spans = [
+            (
+                window.start + one.first * (window.end - window.start) / window.frames,
+                window.start + one.stop * (window.end - window.start) / window.frames,
+            )
+            for window in prediction.windows
+            for one in window.segments
+            if one.kept
+        ]
+        duration = videos.annotations[video].duration
+        segments[video] = VideoAnnotation(tuple(spans), ("",) * len(spans), duration)
+    return segments
 
 
 def segment_quality(segments: Mapping[str, VideoAnnotation], videos: Videos) -> dict[str, float]:
@@ -149,7 +172,7 @@ def area_under_curve(analysed_videos: Sequence[VideoAnalysis]) -> float | None:
 
 def _sharpness(x_TD: Tensor) -> Tensor:
     step_T = (x_TD[1:] - x_TD[:-1]).norm(dim=-1)
-    return torch.cat([step_T.new_zeros(1), step_T]).cpu()
+    return torch.cat([step_T.new_zeros(1), step_T])
 
 
 def _variants(model: STaRC) -> Iterator[tuple[str, STaRC]]:

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from torch import Tensor
+
 from starc.errors import StarcError
 from starc.files.annotations import VideoAnnotation
 from starc.retrieval.datastore import CaptionStore, overlap
-from starc.training.dataset import Features
 from starc.types import Sentence
 
 _SHOWN = 5
@@ -52,7 +53,7 @@ class Findings:
 
 def examine(
     annotations: Mapping[str, VideoAnnotation],
-    features: Features | None,
+    features: Mapping[str, Tensor] | None,
     speech: Mapping[str, Sequence[Sentence]] | None,
     *,
     width: int | None = None,
@@ -86,7 +87,9 @@ def examine(
 
 
 def _features(
-    annotations: Mapping[str, VideoAnnotation], features: Features | None, width: int | None
+    annotations: Mapping[str, VideoAnnotation],
+    features: Mapping[str, Tensor] | None,
+    width: int | None,
 ) -> list[Problem]:
     if features is None:
         return []

@@ -2,38 +2,40 @@
 
 In: an annotation file, a feature source, speech by video. Out: `Videos`, a sequence of `Example`s
 that reads features when asked. What does not fit together is found by `starc data check`
-(check.py) before anything is trained; here it is an error at once.
+(data_check.py) before anything is trained; here it is an error at once.
+
+`batch_order` says which videos make a batch, in which order: a function of seed and epoch alone.
+Videos whose speech is about equally long go together, so that little of a batch is padding; which
+of them meet, and when, is drawn anew in each epoch. The videos left over when batches do not come
+out even sit this epoch out.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from torch import Tensor
 
 from starc.errors import AnnotationError
 from starc.files.annotations import VideoAnnotation, read_references
+from starc.inference import long_videos
+from starc.inference.predict import VideoInputs
 from starc.media.features import FeatureStore
 from starc.media.subtitles import read_transcripts
-from starc.model.collate import Example
+from starc.model.inputs import Example
+from starc.model.joint_space import JointSpace
+from starc.training.recipes import TrainConfig
 from starc.types import Event, Sentence
 
-Moment = TypeVar("Moment", Event, Sentence)
+POOL = 32
+"""Batches whose videos are sorted by length together."""
 JITTER = 0.4
 """How far, in parts, the cut between two parts may lie from an even one."""
-
-
-class Features(Protocol):
-    """Frame features by video id."""
-
-    def __contains__(self, video: object, /) -> bool: ...
-
-    def __getitem__(self, video: str, /) -> Tensor: ...
 
 
 class Part(NamedTuple):
@@ -50,16 +52,19 @@ class Videos:
 
     ids: tuple[str, ...]
     annotations: Mapping[str, VideoAnnotation]
-    features: Features
+    features: Mapping[str, Tensor]
     speech: Mapping[str, Sequence[Sentence]]
+    joint: JointSpace | None = None
+    """Maps features of an image encoder into what the model takes."""
 
     @classmethod
     def of(
         cls,
         annotations: Mapping[str, VideoAnnotation],
-        features: Features,
+        features: Mapping[str, Tensor],
         speech: Mapping[str, Sequence[Sentence]],
         *,
+        joint: JointSpace | None = None,
         source: str = "annotations",
     ) -> Videos:
         """All annotated videos; every one needs features and a duration, speech is optional."""
@@ -76,7 +81,7 @@ class Videos:
                     f"{source}: video {video!r} has no duration "
                     f"(found {annotated.duration}); add it"
                 )
-        return cls(tuple(sorted(annotations)), dict(annotations), features, dict(speech))
+        return cls(tuple(sorted(annotations)), dict(annotations), features, dict(speech), joint)
 
     @classmethod
     def read(
@@ -86,23 +91,43 @@ class Videos:
         speech: Path | None,
         *,
         subset: str | None = None,
+        joint: JointSpace | None = None,
     ) -> Videos:
         """The same from files."""
-        found = read_references(annotations, subset=subset)
-        said = read_transcripts(speech) if speech else {}
-        return cls.of(found, FeatureStore.open(features), said, source=str(annotations))
+        events = read_references(annotations, subset=subset)
+        spoken = read_transcripts(speech) if speech else {}
+        store = FeatureStore.open(features)
+        return cls.of(events, store, spoken, joint=joint, source=str(annotations))
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> Example:
-        video = self.ids[index]
-        return Example(
+        video = self.inputs(index)
+        clip_TD = video.features_TD
+        if self.joint is not None:
+            clip_TD = self.joint.features(clip_TD, video.times, video.sentences)
+        events = tuple(usable_events(self.annotations[video.id]))
+        return Example(video.id, clip_TD, video.duration, video.sentences, events)
+
+    def inputs(self, index: int) -> VideoInputs:
+        """A video as `predict` takes it."""
+        video, duration = self.ids[index], self.duration(index)
+        features_TD = self.features[video]
+        rows = len(features_TD)
+        if isinstance(self.features, FeatureStore) and abs(rows - duration) <= max(
+            2, duration / 50
+        ):
+            times = tuple(self.features.times(video).tolist())
+        else:  # not one row a second: spread over the video
+            times = tuple(k * duration / rows for k in range(rows))
+        return VideoInputs(
             id=video,
-            clip_TD=self.features[video],
-            duration=self.duration(index),
+            features_TD=features_TD,
+            times=times,
+            frames=rows,
+            duration=duration,
             sentences=tuple(self.speech.get(video, ())),
-            events=tuple(usable_events(self.annotations[video])),
         )
 
     def __iter__(self) -> Iterator[Example]:
@@ -119,14 +144,14 @@ class Videos:
 
         How many parts there are does not depend on the rng.
         """
-        found = []
+        parts = []
         for index in range(len(self)):
             duration = self.duration(index)
             pieces = max(1, round(duration / window)) if window else 1
             jitter = [0.0, *(rng.uniform(-JITTER, JITTER) for _ in range(pieces - 1)), 0.0]
             edges = [duration * (n + jitter[n]) / pieces for n in range(pieces + 1)]
-            found += [Part(index, start, end) for start, end in pairwise(edges)]
-        return found
+            parts += [Part(index, start, end) for start, end in pairwise(edges)]
+        return parts
 
     def part(self, part: Part) -> Example:
         """A part of a video as an example of its own, in its own time."""
@@ -148,19 +173,12 @@ def cut(example: Example, start: float, end: float) -> Example:
     frames = len(example.clip_TD)
     first = min(int(frames * start / example.duration), frames - 1)
     stop = max(first + 1, round(frames * end / example.duration))
-
-    def inside(when: Event | Sentence) -> bool:
-        return start <= (when.start + when.end) / 2 < end
-
-    def moved(when: Moment) -> Moment:
-        return replace(when, start=max(when.start - start, 0.0), end=min(when.end, end) - start)
-
     return Example(
         id=example.id,
         clip_TD=example.clip_TD[first:stop],
         duration=end - start,
-        sentences=tuple(moved(said) for said in example.sentences if inside(said)),
-        events=tuple(moved(event) for event in example.events if inside(event)),
+        sentences=long_videos.within(example.sentences, start, end),
+        events=long_videos.within(example.events, start, end),
     )
 
 
@@ -171,3 +189,29 @@ def usable_events(annotated: VideoAnnotation) -> Iterator[Event]:
         first, last = max(start, 0.0), min(end, duration)
         if first < last and sentence.strip():
             yield Event(first, last, sentence.strip())
+
+
+def batch_order(lengths: Sequence[int], config: TrainConfig, epoch: int) -> list[list[int]]:
+    """The batches of an epoch as indices of videos."""
+    rng = random.Random(f"{config.seed}/{epoch}")
+    videos = list(range(len(lengths)))
+    rng.shuffle(videos)
+    size = min(config.batch, len(videos))
+    videos = videos[: len(videos) // size * size]
+    if not config.group_by_length:
+        return _cut(videos, size)
+    batches = []
+    for pool in _cut(videos, size * POOL):
+        pool.sort(key=lambda video: lengths[video])
+        batches += _cut(pool, size)
+    rng.shuffle(batches)
+    return batches
+
+
+def batches_per_epoch(videos: int, config: TrainConfig) -> int:
+    """Batches in an epoch."""
+    return videos // min(config.batch, videos)
+
+
+def _cut(videos: list[int], size: int) -> list[list[int]]:
+    return [videos[n : n + size] for n in range(0, len(videos), size)]

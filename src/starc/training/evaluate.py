@@ -1,35 +1,38 @@
-"""What `starc evaluate` does: caption annotated videos from feature files, and score the answers.
+"""Caption annotated videos from their features, as `starc caption` would, and score the answers.
 
-The road of validation, for any model folder: published checkpoints with published features, or
-one's own. Where the model has a saliency head, it also says how well saliency tells the frames
-inside events from those outside (area under the ROC curve, mean over looks).
+`evaluate` is what `starc evaluate` does, for any model folder: published checkpoints with published
+features, or one's own; validation during training goes through the same functions. Where the model
+has a saliency head, its scores are compared with the annotation: how often a frame inside an event
+outranks one outside (area under the ROC curve, mean over windows).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from starc.decoder.beam_search import BeamSearch
-from starc.errors import CheckpointError
-from starc.files.annotations import VideoAnnotation, prediction_file
-from starc.files.atomic import replacing
-from starc.model import checkpoint
+from starc.config import BeamSearch
+from starc.evaluation import score
+from starc.files.annotations import VideoAnnotation
+from starc.inference import long_videos
+from starc.inference.predict import Prediction, predict
+from starc.media.encoders import batches
+from starc.model import checkpoint, saliency
 from starc.model.checkpoint import Loaded
-from starc.model.collate import Collator
-from starc.retrieval import datastore
-from starc.training.dataset import Videos
+from starc.retrieval.datastore import open_datastore
+from starc.training.dataset import Videos, usable_events
 from starc.training.run import RECIPE
-from starc.training.validation import overlapping, predict
 
-BATCH = 16
+AT_ONCE = 16
+"""Videos handed to `predict` together: progress is told after each such handful."""
+HEADLINES = ("CIDEr", "METEOR", "soda_c", "Bleu_4", "F1", "Precision", "Recall")
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class Evaluation:
     """What a model says about annotated videos."""
 
     predictions: dict[str, VideoAnnotation]
@@ -43,53 +46,80 @@ def evaluate(
     features: Path,
     speech: Path | None,
     *,
-    store: Path | None = None,
-    search: BeamSearch,
+    store: str | Path | None = None,
+    search: BeamSearch | None = None,
     subset: str | None = None,
-    told: Callable[[int, int], None] = lambda done, total: None,
-) -> Answers:
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Evaluation:
     """Answers for all annotated videos; `store` takes the place of the model's own datastore."""
-    loaded, collate = opened(model)
-    captions = datastore.load(store) if store else loaded.store
+    loaded = open_model(model)
+    if store is not None:
+        loaded = loaded.with_store(open_datastore(str(store)))
     videos = Videos.read(annotations, features, speech, subset=subset)
-    predictions: dict[str, VideoAnnotation] = {}
-    order = sorted(range(len(videos)), key=videos.duration)
-    for first in range(0, len(order), BATCH):
-        some = order[first : first + BATCH]
-        predictions |= predict(
-            loaded.model, videos, some, collate, captions, batch=BATCH, search=search
+    predictions = caption_videos(loaded, videos, search=search, on_progress=on_progress)
+    return Evaluation(
+        as_annotations(predictions, videos),
+        dict(videos.annotations),
+        saliency_auc(predictions, videos),
+    )
+
+
+def open_model(folder: Path) -> Loaded:
+    """A model folder, or the best model of a run folder."""
+    return checkpoint.load(folder / "best" if (folder / RECIPE).is_file() else folder)
+
+
+def caption_videos(
+    loaded: Loaded,
+    videos: Videos,
+    indices: Iterable[int] | None = None,
+    *,
+    search: BeamSearch | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Prediction]:
+    """What a model says of some of the videos, or of all."""
+    order = sorted(range(len(videos)) if indices is None else indices, key=videos.duration)
+    predictions: dict[str, Prediction] = {}
+    for some in batches(order, AT_ONCE):
+        answers = predict(loaded, [videos.inputs(index) for index in some], search=search)
+        predictions.update(zip((videos.ids[index] for index in some), answers, strict=True))
+        on_progress(len(predictions), len(order))
+    return predictions
+
+
+def as_annotations(
+    predictions: Mapping[str, Prediction], videos: Videos
+) -> dict[str, VideoAnnotation]:
+    """Predicted events as the evaluator takes them."""
+    return {
+        video: VideoAnnotation(
+            tuple((event.start, event.end) for event in prediction.events),
+            tuple(event.caption for event in prediction.events),
+            videos.annotations[video].duration,
         )
-        told(len(predictions), len(videos))
-    auc = None
-    if loaded.config.saliency is not None:
-        auc = saliency_auc(replace(loaded, store=captions), videos, collate)
-    return Answers(predictions, dict(videos.annotations), auc)
+        for video, prediction in predictions.items()
+    }
 
 
-def opened(folder: Path) -> tuple[Loaded, Collator]:
-    """A model folder, or the best model of a run folder, and what makes its batches."""
-    model = folder / "best" if (folder / RECIPE).is_file() else folder
-    loaded = checkpoint.load(model)
-    if loaded.tokenizer is None:
-        raise CheckpointError(f"{model}: no tokenizer.json; copy it there")
-    return loaded, Collator(loaded.config, loaded.tokenizer)
+def headline_scores(predictions: Mapping[str, VideoAnnotation], videos: Videos) -> dict[str, float]:
+    """Headline metrics against the videos' own annotations, raw."""
+    report = score(predictions, {video: videos.annotations[video] for video in videos.ids})
+    return {name: report.metrics[name] for name in HEADLINES}
 
 
-@torch.no_grad()
-def saliency_auc(loaded: Loaded, videos: Videos, collate: Collator) -> float | None:
-    """How often a frame inside an event outranks one outside, mean over looks with both kinds."""
-    device = next(loaded.model.parameters()).device
+def saliency_auc(predictions: Mapping[str, Prediction], videos: Videos) -> float | None:
+    """How often a frame inside an event outranks one outside, mean over windows with both kinds."""
     areas = []
-    for index in range(len(videos)):
-        for look in overlapping(videos, index, loaded.config.window):
-            batch = collate([videos.part(look)], epoch=0).to(device)
-            seen = loaded.model.encode_video(
-                loaded.model.encode_frames(batch), batch, loaded.store, inference=True
+    for video, prediction in predictions.items():
+        events = tuple(usable_events(videos.annotations[video]))
+        for window in prediction.windows:
+            inside = events
+            if len(prediction.windows) > 1:
+                inside = long_videos.within(events, window.start, window.end)
+            labels_T = saliency.labels(
+                inside, duration=window.end - window.start, frames=len(window.saliency)
             )
-            assert seen.saliency_BT is not None
-            real_BT = batch.frame_mask_BT
-            inside_N = batch.wanted("salient_BT")[real_BT].bool()
-            areas.append(area_under_curve(seen.saliency_BT[real_BT].cpu(), inside_N.cpu()))
+            areas.append(area_under_curve(torch.tensor(window.saliency), labels_T.bool()))
     known = [area for area in areas if area is not None]
     return sum(known) / len(known) if known else None
 
@@ -107,13 +137,3 @@ def area_under_curve(score_N: torch.Tensor, inside_N: torch.Tensor) -> float | N
     rank_N[order_N] = (last - (size.double() - 1) / 2)[group_N]
     u = rank_N[inside_N].sum() - inside * (inside + 1) / 2
     return float(u / pairs)
-
-
-def write_predictions(predictions: dict[str, VideoAnnotation], path: Path) -> None:
-    """The papers' prediction file."""
-    events = {
-        video: [(*span, text) for span, text in zip(one.spans, one.sentences, strict=True)]
-        for video, one in predictions.items()
-    }
-    with replacing(path) as file:
-        file.write(prediction_file(events))

@@ -1,15 +1,27 @@
-"""The paper's figures, drawn from analysed_videos and ablation results. Needs matplotlib."""
+"""The paper's figures, drawn from trained models and ablation results. Needs matplotlib."""
 
 from __future__ import annotations
 
+import csv
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from starc.errors import MissingExtra
-from starc.training.analysis import INDICATORS, VideoAnalysis, correlation
+from starc.errors import ConfigError, MissingExtra
+from starc.files.atomic import replacing
+from starc.training.analysis import (
+    INDICATORS,
+    VideoAnalysis,
+    analyse,
+    correlation,
+    retrieving_segments,
+    segment_quality,
+)
+from starc.training.dataset import Videos
+from starc.training.evaluate import as_annotations, caption_videos, headline_scores, open_model
 from starc.training.tables import Ablation
 
 if TYPE_CHECKING:
@@ -224,3 +236,67 @@ def _save(figure: Any, axes: Sequence[Any], path: Path) -> Path:
     figure.savefig(path, dpi=140)
     _pyplot().close(figure)
     return path
+
+
+def draw(
+    model: Path,
+    annotations: Path,
+    features: Path,
+    speech: Path | None,
+    target: Path,
+    *,
+    videos: int,
+) -> list[Path]:
+    """The paper's figures of a model or run folder."""
+    loaded = open_model(model)
+    read = Videos.read(annotations, features, speech)
+    analysed_videos = list(analyse(loaded, read, range(min(videos, len(read)))))
+    target.mkdir(parents=True, exist_ok=True)
+    drawn = [transition_sharpness(analysed_videos, target / "sharpness.png")]
+    if loaded.config.saliency is not None:
+        drawn.append(saliency_over_time(analysed_videos, target / "saliency.png"))
+    if any(analysed.anchor_T is not None for analysed in analysed_videos):
+        drawn.append(anchors_over_time(analysed_videos, target / "anchors.png"))
+    for analysed in analysed_videos:
+        if analysed.segments:
+            drawn.append(segmentations(analysed, target / f"segments-{analysed.video}.png"))
+    return drawn
+
+
+def correlate(
+    models: Sequence[Path],
+    annotations: Path,
+    features: Path,
+    speech: Path | None,
+    target: Path,
+    *,
+    videos: int | None,
+) -> list[Path]:
+    """Segment quality of several models against their CIDEr and METEOR: a figure and a table."""
+    read = Videos.read(annotations, features, speech)
+    read = replace(read, ids=read.ids[:videos])
+    rows = {name: _qualities(model, read) for name, model in _names(models).items()}
+    target.mkdir(parents=True, exist_ok=True)
+    columns = (*INDICATORS, "CIDEr", "METEOR")
+    with replacing(target / "correlation.csv") as file:
+        writer = csv.writer(file)
+        writer.writerow(["model", *columns])
+        for name, values in rows.items():
+            writer.writerow([name, *(values[column] for column in columns)])
+    drawn = quality_against_captions(rows, target / "correlation.png")
+    return [drawn, target / "correlation.csv"]
+
+
+def _qualities(model: Path, videos: Videos) -> dict[str, float]:
+    loaded = open_model(model)
+    if loaded.config.retrieval is None:
+        raise ConfigError(f"{model}: retrieves nothing, so it has no segments; leave it out")
+    predictions = caption_videos(loaded, videos)
+    fit = segment_quality(retrieving_segments(predictions, videos), videos)
+    return fit | headline_scores(as_annotations(predictions, videos), videos)
+
+
+def _names(models: Sequence[Path]) -> dict[str, Path]:
+    """A short name for each folder: a run's own, and whole paths where those are not enough."""
+    short = {(path.parent if path.name in ("best", "last") else path).name: path for path in models}
+    return short if len(short) == len(models) else {str(path): path for path in models}

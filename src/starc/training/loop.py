@@ -25,21 +25,18 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
 
-from starc.decoder.beam_search import BeamSearch
 from starc.decoder.t5 import PAD
 from starc.errors import ConfigError, DatastoreError, StarcError
 from starc.files.annotations import VideoAnnotation
 from starc.model import checkpoint
-from starc.model.batch import Batch
-from starc.model.checkpoint import SavedDatastore
-from starc.model.collate import Collator
+from starc.model.checkpoint import Loaded, SavedDatastore
+from starc.model.inputs import Batch, Collator
+from starc.model.joint_space import JointSpace
 from starc.model.starc import Losses, STaRC
-from starc.training import batches
-from starc.training.board import Board
-from starc.training.dataset import Part, Videos
+from starc.training.dataset import Part, Videos, batch_order, batches_per_epoch
+from starc.training.evaluate import as_annotations, caption_videos, headline_scores
 from starc.training.recipes import Recipe, TrainConfig
-from starc.training.run import Run
-from starc.training.validation import predict, validate
+from starc.training.run import RunFolder, TensorBoard
 
 Progress = Callable[[dict[str, Any]], None]
 """Prediction about each step and each validation, in the main process."""
@@ -54,12 +51,14 @@ class Task:
     validation: Videos | None
     store: SavedDatastore | None
     collate: Collator
+    joint: JointSpace | None = None
+    """Kept beside the weights, for a model whose features are vectors of a joint space."""
 
 
 def train(
     recipe: Recipe,
     task: Task,
-    run: Run,
+    run: RunFolder,
     *,
     model: STaRC | None = None,
     progress: Progress = lambda line: None,
@@ -81,7 +80,7 @@ class Training:
     """A run under way: the weights, the optimiser and the step they have reached."""
 
     def __init__(
-        self, recipe: Recipe, task: Task, run: Run, model: STaRC, progress: Progress
+        self, recipe: Recipe, task: Task, run: RunFolder, model: STaRC, progress: Progress
     ) -> None:
         self.recipe, self.task, self.run, self.progress = recipe, task, run, progress
         self.config = recipe.train
@@ -99,12 +98,18 @@ class Training:
             self.optimiser.load_state_dict(state["optimiser"])
             if self.accelerator.is_main_process:
                 run.forget_after(self.step)
-        parts = len(task.train.parts(recipe.model.window, random.Random(0)))
-        self.per_epoch = batches.per_epoch(parts, self.config)
+        parts = len(task.train.parts(self._window, random.Random(0)))
+        self.per_epoch = batches_per_epoch(parts, self.config)
         self.steps = self.per_epoch * self.config.epochs
-        self.board: Board | None = None
+        self.board: TensorBoard | None = None
         if self.config.tensorboard and self.accelerator.is_main_process:
-            self.board = Board(run.folder, step=self.step)
+            self.board = TensorBoard(run.folder, step=self.step)
+
+    @property
+    def _window(self) -> float:
+        """Seconds of the parts that videos are cut into; 0: videos whole."""
+        windowing = self.recipe.model.windowing
+        return windowing.seconds if windowing is not None and windowing.in_training else 0.0
 
     def close(self) -> None:
         """Write what is waiting to be written."""
@@ -115,8 +120,8 @@ class Training:
         """The rest of the epoch under way, then a save and a validation."""
         number, first = divmod(self.step, self.per_epoch)
         videos = self.task.train
-        cuts = videos.parts(self.recipe.model.window, random.Random(f"{self.config.seed}/{number}"))
-        ordered = batches.order([videos.length(cut) for cut in cuts], self.config, number)
+        cuts = videos.parts(self._window, random.Random(f"{self.config.seed}/{number}"))
+        ordered = batch_order([videos.length(cut) for cut in cuts], self.config, number)
         planned = [[cuts[index] for index in batch] for batch in ordered[first:]]
         for parts in self._prefetched(planned, number):
             line = self.optimise(parts)
@@ -146,11 +151,10 @@ class Training:
             last = n == len(parts) - 1
             with nullcontext() if last else accelerator.no_sync(self.model):
                 with accelerator.autocast():
-                    losses = self._losses(part.to(accelerator.device))
-                named = weighted(losses, share, self.recipe)
-                self._require_finite(named["loss"], part)
-                accelerator.backward(named["loss"])
-            seen.append({name: value.detach() for name, value in named.items()})
+                    losses = self._losses(part.to(accelerator.device), share)
+                self._require_finite(losses.total, part)
+                accelerator.backward(losses.total)
+            seen.append({n: v.detach() for n, v in losses._asdict().items() if v is not None})
         norm = accelerator.clip_grad_norm_(self.model.parameters(), config.clip or math.inf)
         first = self.optimiser.param_groups[0]
         used = first["lr"] / first["scale"]
@@ -162,12 +166,13 @@ class Training:
         names = sorted(seen[0])
         values = torch.stack([sum(part[name] for part in seen) for name in names])  # type: ignore[misc]
         means = accelerator.reduce(values, reduction="mean").tolist()
-        return dict(zip(names, means, strict=True)) | {"rate": used, "norm": float(norm)}
+        line = dict(zip(names, means, strict=True))
+        return {"loss": line.pop("total")} | line | {"rate": used, "norm": float(norm)}
 
-    def _losses(self, part: Batch) -> Losses:
+    def _losses(self, part: Batch, share: Tensor) -> Losses:
         """The model's losses; numbers that ran away reach the datastore before the loss."""
         try:
-            losses: Losses = self.model(part, self.task.store)
+            losses: Losses = self.model(part, self.task.store, share)
         except DatastoreError:
             self._require_finite(self._loss_without_retrieval(part), part)
             raise
@@ -194,22 +199,22 @@ class Training:
             if folder is not None and self.best == -math.inf:
                 self.run.mark_best(folder)
             return
-        found = predict(
-            accelerator.unwrap_model(self.model),
+        task, decoding = self.task, self.recipe.model.decoding
+        predictions = caption_videos(
+            Loaded(
+                model=accelerator.unwrap_model(self.model),
+                tokenizer=task.collate.tokenizer,
+                store=task.store,
+                folder=self.run.folder,
+                joint=task.joint,
+            ),
             videos,
             range(accelerator.process_index, len(videos), accelerator.num_processes),
-            self.task.collate,
-            self.task.store,
-            batch=config.batch,
-            search=BeamSearch(
-                beams=config.beams,
-                max_tokens=self.recipe.data.target_tokens,
-                grammar=config.grammar,
-                token_type_first=config.grammar,
-            ),
+            search=replace(decoding, beams=config.validation_beams or decoding.beams),
         )
-        everyone: dict[str, VideoAnnotation] = dict(gather_object(list(found.items())))
-        scored = [validate(everyone, videos) if accelerator.is_main_process else {}]
+        mine = as_annotations(predictions, videos)
+        everyone: dict[str, VideoAnnotation] = dict(gather_object(list(mine.items())))
+        scored = [headline_scores(everyone, videos) if accelerator.is_main_process else {}]
         metrics = broadcast_object_list(scored)[0]
         better = metrics[config.select] > self.best
         self.best = max(self.best, metrics[config.select])
@@ -228,7 +233,11 @@ class Training:
         return self.run.save(
             self.step,
             lambda folder: checkpoint.save(
-                folder, plain, tokenizer=task.collate.tokenizer, store=task.store
+                folder,
+                plain,
+                tokenizer=task.collate.tokenizer,
+                store=task.store,
+                joint=task.joint,
             ),
             {"step": self.step, "best": self.best, "optimiser": self.optimiser.state_dict()},
         )
@@ -285,31 +294,8 @@ class Training:
             )
 
 
-def weighted(losses: Losses, share: Tensor, recipe: Recipe) -> dict[str, Tensor]:
-    """The losses of one part, and their total, each weighted by its share of the global batch.
-
-    The mean over processes of what comes out is the loss of the whole batch in one piece.
-    """
-    config = recipe.model.loss
-    weights = {
-        "caption": 1.0,
-        "denoising": config.denoising_weight,
-        "saliency": config.saliency_weight,
-        "repeated_saliency": config.denoising_weight * config.saliency_weight,
-        "anchors": config.anchor_weight,
-    }
-    named: dict[str, Tensor] = {}
-    total = losses.caption.new_zeros(())
-    for (name, weight), part in zip(weights.items(), share, strict=True):
-        value = getattr(losses, name)
-        if value is not None:
-            named[name] = value * part
-            total = total + weight * named[name]
-    return named | {"loss": total}
-
-
 def _counts(batch: Batch) -> Tensor:
-    """What each of `weighted`'s losses is a mean over: tokens, tokens, videos (twice), frames."""
+    """What each loss is a mean over: tokens, tokens, videos (twice), frames."""
     highlighted = float(batch.wanted("salient_BT").bool().any(1).sum())
     return torch.tensor(
         [

@@ -13,25 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from starc import config as model_config
-from starc import settings
-from starc.config import Config, LossConfig, T5Settings, TemporalConfig
+from starc.config import (
+    BeamSearch,
+    Config,
+    InputConfig,
+    LossConfig,
+    T5Config,
+    TemporalConfig,
+    Windowing,
+)
 from starc.errors import ConfigError
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataConfig:
-    """How files become tensors."""
-
-    frames: int = 100
-    """T: longer videos are thinned out evenly, shorter ones padded."""
-    speech_tokens: int = 1000
-    """Speech is cut here, its end id included."""
-    target_tokens: int = 256
-    """Events are cut here, their end id included."""
-    corruption: float = 0.25
-    """Share of speech tokens hidden for denoising."""
-    span: float = 5.0
-    """Mean length of a hidden span, in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,10 +56,8 @@ class TrainConfig:
     """Steps between two saves of the state besides those at the end of an epoch; 0: none."""
     validate_every: int = 1
     """Epochs between two validations; 0: none."""
-    beams: int = 4
-    """Of the decoding in validation."""
-    grammar: bool = False
-    """Validate under the grammar of times, kinds of tokens weighed first (token_type_first)."""
+    validation_beams: int | None = None
+    """Beams of the decoding in validation; None: as the model decodes. 1 is faster."""
     select: Literal["CIDEr", "METEOR", "soda_c", "F1", "Bleu_4"] = "CIDEr"
     """The metric that chooses the best checkpoint."""
     tensorboard: bool = False
@@ -80,7 +69,6 @@ class Recipe:
     """Everything that a run needs to know besides its files."""
 
     model: Config = field(default_factory=model_config.paper)
-    data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
 
@@ -113,8 +101,10 @@ def published() -> Recipe:
 def tiny() -> Recipe:
     """A small model from scratch: minutes on a CPU."""
     model = Config(
+        inputs=InputConfig(speech_tokens=256),
+        decoding=BeamSearch(max_tokens=192),
         temporal=TemporalConfig(features=384, depth=2, heads=4, feed_forward=512),
-        t5=T5Settings(
+        t5=T5Config(
             width=128,
             head_width=32,
             feed_forward=512,
@@ -125,18 +115,29 @@ def tiny() -> Recipe:
         ),
         loss=LossConfig(saliency_weight=2.0),
     )
-    return Recipe(
-        model=model,
-        data=DataConfig(speech_tokens=256, target_tokens=192),
-        train=TrainConfig(epochs=4, batch=8, learning_rate=1e-3),
-    )
+    return Recipe(model=model, train=TrainConfig(epochs=4, batch=8, learning_rate=1e-3))
 
 
 def tiny_youcook2() -> Recipe:
     """The embedded model: the paper's at a small size, on windows of 100 s, from scratch."""
     model = Config(
+        inputs=InputConfig(
+            speech_tokens=512,
+            image_encoder="efficientnet-lite0",
+            text_encoder="minilm",
+            joint_space=True,
+        ),
+        windowing=Windowing(seconds=100.0, longest=120.0, in_training=True),
+        # Chosen on YouCook2's first 100 validation videos.
+        decoding=BeamSearch(
+            max_tokens=192,
+            grammar=True,
+            token_type_first=True,
+            quantiles=(0.5, 0.64),
+            max_repeated_words=5,
+        ),
         temporal=TemporalConfig(features=384, depth=2, heads=4, feed_forward=512),
-        t5=T5Settings(
+        t5=T5Config(
             width=256,
             head_width=64,
             feed_forward=768,
@@ -148,7 +149,6 @@ def tiny_youcook2() -> Recipe:
         ),
         loss=LossConfig(saliency_weight=1.0, denoising_weight=0.0),
         decoder_video="plain",
-        window=100.0,
     )
     train = TrainConfig(
         epochs=3,
@@ -157,10 +157,9 @@ def tiny_youcook2() -> Recipe:
         relative_rate=True,
         clip=2.0,
         validate_every=3,
-        beams=1,
-        grammar=True,
+        validation_beams=1,
     )
-    return Recipe(model=model, data=DataConfig(speech_tokens=512, target_tokens=192), train=train)
+    return Recipe(model=model, train=train)
 
 
 RECIPES = {
@@ -172,48 +171,48 @@ RECIPES = {
 def recipe(name: str) -> Recipe:
     """The recipe of that name."""
     if name not in RECIPES:
-        raise ConfigError(f"recipe {name!r}: unknown; {settings.suggest(name, RECIPES)}")
+        raise ConfigError(f"recipe {name!r}: unknown; {model_config.suggest(name, RECIPES)}")
     return RECIPES[name]()
 
 
 def to_dict(whole: Recipe) -> dict[str, Any]:
     """Plain dictionaries, ready for `json.dump`."""
-    return dataclasses.asdict(whole)
+    return model_config.to_dict(whole, training=True)
 
 
 def from_dict(data: Mapping[str, Any]) -> Recipe:
     """The inverse of `to_dict`; strict."""
-    whole: Recipe = settings.build(Recipe, data, "recipe")
+    whole: Recipe = model_config.build(Recipe, data, "recipe")
     return _checked(whole)
 
 
 def apply_overrides(whole: Recipe, overrides: Sequence[str]) -> Recipe:
     """The recipe with `key=value` settings applied from left to right."""
     for override in overrides:
-        whole = settings.override(whole, override)
+        whole = model_config.override(whole, override)
     return _checked(whole)
 
 
 def _checked(whole: Recipe) -> Recipe:
     model_config.check(whole.model)
-    train, data = whole.train, whole.data
+    train, loss = whole.train, whole.model.loss
     for name, value, least in (
         ("train.epochs", train.epochs, 1),
         ("train.batch", train.batch, 1),
         ("train.accumulate", train.accumulate, 1),
-        ("train.beams", train.beams, 1),
         ("train.save_every", train.save_every, 0),
         ("train.validate_every", train.validate_every, 0),
-        ("data.frames", data.frames, 1),
-        ("data.speech_tokens", data.speech_tokens, 1),
-        ("data.target_tokens", data.target_tokens, 2),
+        ("train.validation_beams", train.validation_beams or 1, 1),
         ("train.learning_rate", train.learning_rate, 0),
         ("train.clip", train.clip, 0),
     ):
         if value < least:
             raise ConfigError(f"{name}: must be at least {least} (found {value})")
-    if not 0 <= train.warmup < 1 or not 0 < data.corruption < 1 or data.span < 1:
-        raise ConfigError("train.warmup and data.corruption lie between 0 and 1, data.span from 1")
+    if not 0 <= train.warmup < 1 or not 0 < loss.corruption < 1 or loss.corrupted_span < 1:
+        raise ConfigError(
+            "train.warmup and model.loss.corruption lie between 0 and 1, "
+            "model.loss.corrupted_span begins at 1"
+        )
     if train.batch % train.accumulate:
         raise ConfigError(
             f"train.accumulate: {train.accumulate} does not divide train.batch {train.batch}"

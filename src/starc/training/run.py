@@ -22,13 +22,16 @@ from typing import IO, Any
 
 import torch
 
-from starc.errors import CheckpointError, ConfigError
+from starc.errors import CheckpointError, ConfigError, MissingExtra
 from starc.files.atomic import replacing
 
 RECIPE, MANIFEST, METRICS, STATE = "recipe.json", "manifest.json", "metrics.jsonl", "training.pt"
+TENSORBOARD = "tensorboard"
+"""Inside the run's folder."""
+_NOT_DRAWN = {"step", "steps", "epoch", "validation"}
 
 
-class Run:
+class RunFolder:
     """One run's folder, held by one process."""
 
     def __init__(self, folder: Path, *, resume: bool) -> None:
@@ -50,7 +53,7 @@ class Run:
             ) from None
         self._metrics: IO[str] | None = None
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,3 +146,33 @@ class Run:
         for old in self.folder.glob("step-*"):
             if old not in wanted:
                 shutil.rmtree(old, ignore_errors=True)
+
+
+class TensorBoard:
+    """Writes what the loop tells as scalars: `train/loss`, `validation/CIDEr` and the like."""
+
+    def __init__(self, run: Path, *, step: int) -> None:
+        """`step` is where the run goes on: what an earlier process wrote after it is hidden."""
+        self._writer = summary_writer()(str(run / TENSORBOARD), purge_step=step + 1)
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl."""
+        step = line["step"]
+        for name, value in line.items():
+            if name not in _NOT_DRAWN:
+                self._writer.add_scalar(f"train/{name}", value, step)
+        for name, value in line.get("validation", {}).items():
+            self._writer.add_scalar(f"validation/{name}", value, step)
+
+    def close(self) -> None:
+        """Write what is waiting."""
+        self._writer.close()
+
+
+def summary_writer() -> Any:
+    """The class that writes, or an error that says what to install."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtra("tensorboard, which train.tensorboard needs,", "tensorboard") from None
+    return SummaryWriter

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
 
-from starc import settings
+from starc.config import suggest
 from starc.errors import ConfigError
 
 _OFF = ("model.swsa=none", "model.saliency=none", "model.retrieval=none", "model.prompt=none")
@@ -206,5 +206,5 @@ ABLATIONS: dict[str, Ablation] = {
 def ablation(name: str) -> Ablation:
     """The ablation of that name."""
     if name not in ABLATIONS:
-        raise ConfigError(f"ablation {name!r}: unknown; {settings.suggest(name, ABLATIONS)}")
+        raise ConfigError(f"ablation {name!r}: unknown; {suggest(name, ABLATIONS)}")
     return ABLATIONS[name]

@@ -1,22 +1,36 @@
-"""Which videos to caption, and the names of the files that come of them.
+"""Which videos to caption, the files that come of them, and what became of each.
 
 Files, folders and lists go in; jobs in a fixed order come out. A folder is searched with its
 subfolders for whatever is a video by its ending or by its first bytes; a list is a text file with
 a path per line. Files named by the user are taken as they are: if one is no video, its own row in
 the manifest says so.
+
+The manifest has a row per video, in a JSON Lines file that only grows; each row reaches the disk
+before the next video counts as finished, so a run killed at any moment has lost nothing but the
+videos under way. The last row of a video holds. A half-written last line, left by a kill, is
+ignored. Only one run at a time may write to a manifest.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO, Literal
 
 from starc.errors import StarcError, VideoError
+from starc.files.cache import fingerprint
 from starc.output import mp4
 from starc.output.formats import FORMATS
+
+if sys.platform != "win32":
+    import fcntl
 
 # fmt: off
 VIDEO_ENDINGS = frozenset({
@@ -37,6 +51,7 @@ MAGIC = (
     b"FLV\x01",
     b"OggS",
 )
+MANIFEST = "manifest.jsonl"
 LIST_ENDINGS = frozenset({".txt", ".lst", ".list"})
 COPY = ".chapters"
 """Before the ending of a copy with chapters, by which such copies are known and not read again."""
@@ -58,13 +73,13 @@ def find_videos(inputs: Sequence[Path], *, out: Path | None = None) -> list[tupl
 
     What lies in `out` is ours and not searched, unless it is itself an input.
     """
-    found: dict[Path, tuple[Path, Path]] = {}
+    videos: dict[Path, tuple[Path, Path]] = {}
     for given in inputs:
         for video, root in _expand(Path(given), out):
-            found.setdefault(Path(os.path.abspath(video)), (video, root))
-    if not found:
+            videos.setdefault(Path(os.path.abspath(video)), (video, root))
+    if not videos:
         raise VideoError(f"{', '.join(map(str, inputs)) or 'nothing'}: no videos to caption")
-    return list(found.values())
+    return list(videos.values())
 
 
 def _expand(given: Path, out: Path | None) -> Iterator[tuple[Path, Path]]:
@@ -170,3 +185,117 @@ def _ending(format: str, video: Path) -> str:
         return FORMATS[format].ending
     ending = video.suffix.lower()
     return COPY + (ending if ending in mp4.CONTAINERS else ".mkv")
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRow:
+    """What became of one video."""
+
+    name: str
+    """Of the job."""
+    video: str
+    status: Literal["done", "failed"]
+    seconds: float
+    """Time spent on it."""
+    settings: str
+    """Of the run: another model or another search makes a finished row stale."""
+    size: int = -1
+    mtime_ns: int = -1
+    hash: str = ""
+    """Of the video's content."""
+    outputs: tuple[str, ...] = ()
+    """Files written, relative to the manifest."""
+    notes: tuple[str, ...] = ()
+    error: str = ""
+
+
+class Manifest:
+    """The open manifest of a folder, locked for this run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / MANIFEST
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.file: IO[bytes] = self.path.open("a+b")
+        except OSError as error:
+            raise StarcError(
+                f"{folder}: cannot be written ({error.strerror}); choose another folder"
+            ) from error
+        try:
+            self._lock()
+            self.rows = self._read()
+        except BaseException:
+            self.file.close()
+            raise
+
+    def __enter__(self) -> Manifest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def _lock(self) -> None:
+        if sys.platform == "win32":
+            return  # no lock there; all else works
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                raise StarcError(
+                    f"{self.path}: another run is writing here; wait for it, or choose another "
+                    "folder"
+                ) from None
+            # Some network disks know no locks; running there without one is better than not at all.
+
+    def _read(self) -> dict[str, ManifestRow]:
+        """The last row of each video. Lines that are no rows were cut off by a kill."""
+        self.file.seek(0)
+        text = self.file.read()
+        if text and not text.endswith(b"\n"):
+            self.file.write(b"\n")
+        rows = {}
+        for line in text.splitlines():
+            with suppress(ValueError, TypeError):
+                data = json.loads(line)
+                row = ManifestRow(
+                    **{**data, "outputs": tuple(data["outputs"]), "notes": tuple(data["notes"])}
+                )
+                rows[row.name] = row
+        return rows
+
+    def append(self, row: ManifestRow) -> None:
+        """Add a row; when this returns, it is on the disk."""
+        end = self.file.seek(0, os.SEEK_END)
+        line = json.dumps(asdict(row), ensure_ascii=False) + "\n"
+        try:
+            self.file.write(line.encode("utf-8", "surrogateescape"))
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        except OSError:
+            # A full disk may have taken half a line.
+            with suppress(OSError):
+                self.file.truncate(end)
+            raise
+        self.rows[row.name] = row
+
+    def is_done(self, job: Job, settings: str) -> bool:
+        """Whether a finished row still holds: same settings, same video, all files there."""
+        row = self.rows.get(job.name)
+        if row is None or row.status != "done" or row.settings != settings:
+            return False
+        expected = self.relative(job.outputs)
+        if not set(expected) <= set(row.outputs):
+            return False
+        if not all((self.folder / name).is_file() for name in expected):
+            return False
+        try:
+            status = job.video.stat()
+            if (row.size, row.mtime_ns) == (status.st_size, status.st_mtime_ns):
+                return True
+            return row.size == status.st_size and row.hash == fingerprint(job.video)
+        except (OSError, StarcError):
+            return False
+
+    def relative(self, outputs: Mapping[str, Path]) -> tuple[str, ...]:
+        """Names of output files as rows hold them."""
+        return tuple(os.path.relpath(path, self.folder) for path in outputs.values())

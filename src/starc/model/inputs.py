@@ -1,12 +1,14 @@
-"""From videos as files give them to a batch: the same road for training and inference.
+"""What goes into a model: examples as files give them, and batches padded to one length.
 
-In: frame features at 1 FPS, spoken sentences, and events where there are any. Out: a `Batch`.
-Long videos are thinned out evenly to T frames, text becomes ids, events become targets and
-highlight labels, and speech is corrupted for Vid2Seq's denoising task.
+In: frame features at 1 FPS, spoken sentences, and events where there are any. Out: a `Batch`, the
+same for training and inference. Long videos are thinned out evenly to T frames, text becomes ids,
+events become targets and highlight labels, and speech is corrupted for Vid2Seq's denoising task.
+What a user can mend raises VideoError, what a caller did wrong ValueError.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +23,13 @@ from starc.decoder import time_tokens
 from starc.decoder.beam_search import Decoded
 from starc.decoder.time_tokens import Vocabulary
 from starc.errors import VideoError
-from starc.media.video import spread
 from starc.model import saliency
-from starc.model.batch import Batch
 from starc.types import Event, Sentence
 
-FRAMES = 100
-"""T of the paper."""
+
+def spread(frames: int, most: int) -> list[int]:
+    """Indices of at most `most` frames, as published: (j * frames) // most for j < most."""
+    return [j * frames // most for j in range(most)] if frames > most else list(range(frames))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,30 +44,77 @@ class Example:
     events: tuple[Event, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some videos, padded to one length. Tensors that only training needs may be None.
+
+    Ids of text are padded with 0, so targets need no masks of their own. A video without speech
+    has the speech [1], the end id.
+    """
+
+    ids: tuple[str, ...]
+    """Names of the videos: whose captions to hide, whom to blame in an error."""
+    clip_BTD: Tensor
+    """Frame features, zero on padding."""
+    frame_mask_BT: Tensor
+    """Real frames; they come first."""
+    speech_BL: Tensor
+    speech_mask_BL: Tensor
+    target_BL: Tensor | None = None
+    """Events as ids."""
+    salient_BT: Tensor | None = None
+    """Highlight labels H."""
+    denoising_speech_BL: Tensor | None = None
+    """Speech with spans replaced by sentinels."""
+    denoising_target_BL: Tensor | None = None
+    """Those spans."""
+
+    def __post_init__(self) -> None:
+        videos, frames = len(self.ids), self.clip_BTD.shape[1] if self.clip_BTD.ndim == 3 else -1
+        for name, tensor in self.tensors().items():
+            wanted = (videos, frames) if name.endswith("_BT") else (videos,)
+            if tuple(tensor.shape[: len(wanted)]) != wanted:
+                raise ValueError(f"{name} must begin {wanted}, got {tuple(tensor.shape)}")
+        real_BT = self.frame_mask_BT
+        if not frames or not bool(real_BT.any(1).all()):
+            empty = self.ids[int(real_BT.any(1).int().argmin())] if frames else self.ids[0]
+            raise VideoError(f"{empty}: no frames; is the video empty or its feature file?")
+        if not bool((real_BT[:, :-1] | ~real_BT[:, 1:]).all()):
+            raise ValueError("frame_mask_BT: real frames must come before padding")
+        finite_B = self.clip_BTD.isfinite().all(-1).all(-1)
+        if not bool(finite_B.all()):
+            broken = self.ids[int(finite_B.int().argmin())]
+            raise VideoError(f"{broken}: features contain NaN or infinity; extract them again")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that are there, by name."""
+        values = {spec.name: getattr(self, spec.name) for spec in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        moved = {name: tensor.to(device) for name, tensor in self.tensors().items()}
+        return dataclasses.replace(self, **moved)  # type: ignore[arg-type]
+
+    def wanted(self, name: str) -> Tensor:
+        """A tensor that this use of the batch cannot do without."""
+        tensor = getattr(self, name)
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"batch has no {name}, which these loss settings need")
+        return tensor
+
+
 class Collator:
     """Makes batches for one model."""
 
-    def __init__(
-        self,
-        config: Config,
-        tokenizer: Tokenizer,
-        *,
-        frames: int = FRAMES,
-        speech_tokens: int = time_tokens.SPEECH_TOKENS,
-        target_tokens: int = time_tokens.TARGET_TOKENS,
-        corruption: float = 0.25,
-        span: float = 5.0,
-        seed: int = 0,
-    ) -> None:
-        self.config, self.tokenizer, self.frames, self.seed = config, tokenizer, frames, seed
+    def __init__(self, config: Config, tokenizer: Tokenizer, *, seed: int = 0) -> None:
+        self.config, self.tokenizer, self.seed = config, tokenizer, seed
         self.vocabulary = Vocabulary(config.t5.text_vocabulary, config.t5.bins)
-        self.speech_tokens, self.target_tokens = speech_tokens, target_tokens
-        self.corruption, self.span = corruption, span
 
     def __call__(self, examples: Sequence[Example], *, epoch: int | None = None) -> Batch:
         """A batch for inference, or for training in an epoch, which decides what is corrupted."""
         clips = [self._clip(example) for example in examples]
-        longest = self.frames
+        longest = self.config.inputs.frames
         if self.config.mask_padding:
             longest = max(len(clip_TD) for clip_TD in clips)
         mask_BT = torch.tensor([[t < len(clip_TD) for t in range(longest)] for clip_TD in clips])
@@ -84,17 +133,13 @@ class Collator:
                 ids,
                 vocabulary=self.vocabulary,
                 generator=self._generator(example.id, epoch),
-                density=self.corruption,
-                span=self.span,
+                density=self.config.loss.corruption,
+                span=self.config.loss.corrupted_span,
             )
             for example, ids in zip(examples, speech, strict=True)
         ]
-        return Batch(
-            ids=batch.ids,
-            clip_BTD=batch.clip_BTD,
-            frame_mask_BT=batch.frame_mask_BT,
-            speech_BL=batch.speech_BL,
-            speech_mask_BL=batch.speech_mask_BL,
+        return dataclasses.replace(
+            batch,
             target_BL=_padded_ids([self.target(example) for example in examples]),
             salient_BT=self._salient(examples, clips, longest),
             denoising_speech_BL=_padded_ids([given for given, _ in pairs]),
@@ -108,7 +153,7 @@ class Collator:
             duration=example.duration,
             vocabulary=self.vocabulary,
             encode=self._encode,
-            limit=self.speech_tokens,
+            limit=self.config.inputs.speech_tokens,
         )
 
     def target(self, example: Example) -> list[int]:
@@ -118,7 +163,7 @@ class Collator:
             duration=example.duration,
             vocabulary=self.vocabulary,
             encode=self._encode,
-            limit=self.target_tokens,
+            limit=self.config.decoding.max_tokens,
         )
 
     def events(self, decoded: Decoded, duration: float) -> list[Event]:
@@ -147,11 +192,11 @@ class Collator:
         if clip_TD.ndim != 2 or clip_TD.shape[1] != width:
             raise VideoError(
                 f"{example.id}: features are {tuple(clip_TD.shape)}, the model needs [n, {width}]; "
-                "extract them with the model's own encoder"
+                "extract them with starc features --model"
             )
         if not len(clip_TD):
             raise VideoError(f"{example.id}: no frames; is the video empty or its feature file?")
-        return clip_TD[spread(len(clip_TD), self.frames)].float()
+        return clip_TD[spread(len(clip_TD), self.config.inputs.frames)].float()
 
     def _salient(
         self, examples: Sequence[Example], clips: Sequence[Tensor], longest: int

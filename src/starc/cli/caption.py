@@ -1,0 +1,251 @@
+"""`starc caption`: one video to a file or to stdout, or many into a folder."""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from starc.cli.progress import bar, err, note
+from starc.errors import ConfigError, StarcError
+from starc.types import Captioned
+
+if TYPE_CHECKING:
+    from starc.inference.batch import Counts, Output
+    from starc.inference.pipeline import Captioner, Options
+
+UNSURE = 0.25
+"""Median confidence of a video's events below which they are called guesses."""
+FOLDER_FORMATS = ("json", "vtt")
+"""Written for many videos, where the user names none."""
+PREDICTIONS = "predictions.json"
+ENGINES = ("local", "ray")
+WORKERS = 2
+
+
+def caption(
+    inputs: Annotated[list[Path], typer.Argument(help="Videos, folders of them, lists (.txt).")],
+    model: Annotated[
+        str | None, typer.Option(help="A model folder or hub id; else the small embedded one.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A file for one video, a folder for many.")
+    ] = None,
+    formats: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            help="json, vtt, srt, chapters, youtube, ffmetadata, csv, markdown, html, predictions "
+            "(one file for all videos), video (a copy with chapters). May be given several times.",
+        ),
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="events (may overlap), or chapters (follow one another).")
+    ] = None,
+    granularity: Annotated[
+        float, typer.Option(help="Below 1: fewer and longer events; above 1: more and shorter.")
+    ] = 1.0,
+    speech: Annotated[
+        str,
+        typer.Option(
+            help="auto, none, subtitles, moonshine, whisper, whisper:SIZE, or a subtitle file."
+        ),
+    ] = "auto",
+    language: Annotated[
+        str | None, typer.Option(help="Language of the speech, such as en; else detected.")
+    ] = None,
+    datastore: Annotated[
+        str | None,
+        typer.Option(help="Another datastore: a folder, or qdrant:LOCATION/COLLECTION."),
+    ] = None,
+    image_encoder: Annotated[
+        str | None, typer.Option(help="Another image encoder than the model names.")
+    ] = None,
+    beams: Annotated[
+        int | None, typer.Option(min=1, help="Beams of the search; 1 is greedy and fastest.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="float32, bfloat16 or int8: arithmetic of the decoder.")
+    ] = "float32",
+    limits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--limit",
+            help="What one file may cost: file_bytes, pixels, duration or wall (seconds), as "
+            "duration=172800.",
+        ),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray: on all machines of a Ray cluster.")
+    ] = "local",
+    resume: Annotated[bool, typer.Option(help="Skip what an earlier run has done.")] = True,
+) -> None:
+    """Caption videos. One video goes to a file or to stdout, many into a folder."""
+    from starc.inference.batch import Output
+    from starc.inference.pipeline import EMBEDDED, Captioner, Options
+    from starc.media.container import MediaLimits
+
+    if model is None:
+        model = str(EMBEDDED)
+        err.print(
+            "Using the embedded model starc-tiny-youcook2: small, and it knows kitchens only. "
+            "For a full-size one: --model FOLDER (docs/model-card.md)",
+            highlight=False,
+        )
+    options = Options(
+        language=language,
+        datastore=datastore,
+        image_encoder=image_encoder,
+        device=device,
+        precision=precision,
+        limits=MediaLimits.parse(limits or ()),
+        **_speech_options(speech),
+    )
+    if beams is not None:
+        decoding = Captioner(model, options).loaded.config.decoding
+        options = replace(options, decoding=replace(decoding, beams=beams))
+    output = Output(mode=mode, granularity=granularity)  # type: ignore[arg-type]
+    if is_single(inputs, target):
+        captioned, notes = caption_file(
+            inputs[0], Captioner(model, options), target, formats or (), output
+        )
+        for line in (*notes, *doubts(captioned)):
+            note(line)
+        return
+    counts = caption_folder(
+        inputs, model, target, options, formats or (), output, engine=engine, resume=resume
+    )
+    err.print(
+        f"{counts.done} done, {counts.skipped} done before, {counts.failed} failed", highlight=False
+    )
+    raise typer.Exit(counts.exit_code)
+
+
+def _speech_options(speech: str) -> dict[str, Any]:
+    """Options for `--speech`: an engine's name, or a file with the speech."""
+    from starc.media.speech import parse_engine
+
+    if Path(speech).is_file():
+        return {"transcript": Path(speech)}
+    engine, model = parse_engine(speech)
+    return {"engine": engine, "whisper_model": model}
+
+
+def is_single(inputs: Sequence[Path], out: Path | None) -> bool:
+    """Whether this is one video for one file or for stdout, and not a batch for a folder."""
+    from starc.inference.jobs import LIST_ENDINGS
+
+    if len(inputs) != 1 or inputs[0].is_dir() or inputs[0].suffix.lower() in LIST_ENDINGS:
+        return False
+    return out is None or (not out.is_dir() and bool(out.suffix))
+
+
+def caption_file(
+    video: Path, captioner: Captioner, out: Path | None, formats: Sequence[str], output: Output
+) -> tuple[Captioned, tuple[str, ...]]:
+    """Caption one video into `out`, or onto stdout (WebVTT if no format is named)."""
+    from starc.output.formats import check_format, infer, render, write
+
+    if len(formats) > 1:
+        raise ConfigError(f"--format {', '.join(formats)}: one file has one format; name a folder")
+    format = formats[0] if formats else infer(out) if out else "vtt"
+    # A wrong format is said before the work, not after it.
+    check_format(format, output.mode)
+    if out is not None and not out.parent.is_dir():
+        raise ConfigError(f"-o {out}: there is no folder {out.parent}; make it first")
+    captioned = captioner.caption(video)
+    chosen = {"format": format, "mode": output.mode, "granularity": output.granularity}
+    if out is None:
+        text, notes = render(captioned, **chosen)  # type: ignore[arg-type]
+        sys.stdout.write(text)
+        return captioned, notes
+    try:
+        return captioned, write(captioned, out, source=video, **chosen)  # type: ignore[arg-type]
+    except OSError as error:
+        raise StarcError(f"{out}: cannot be written ({error.strerror})") from error
+
+
+def caption_folder(
+    inputs: Sequence[Path],
+    model: str,
+    out: Path | None,
+    options: Options,
+    formats: Sequence[str],
+    output: Output,
+    *,
+    engine: str = "local",
+    resume: bool = True,
+) -> Counts:
+    """Caption videos, folders and lists into a folder.
+
+    Our JSON is always among the formats: the viewer and `predictions`, which is one file for all
+    videos, are made of it.
+    """
+    from starc.inference import batch, cluster
+    from starc.inference.jobs import Manifest, ManifestRow, find_videos, make_jobs
+    from starc.inference.pipeline import Captioner
+    from starc.output.formats import check_format
+
+    if engine not in ENGINES:
+        raise ConfigError(f"--engine {engine}: unknown; known: {', '.join(ENGINES)}")
+    if out is None:
+        raise ConfigError("-o: many videos need a folder for their files; name one")
+    chosen = dict.fromkeys(["json", *(formats or FOLDER_FORMATS)])
+    for format in chosen:
+        check_format(format, output.mode)
+    jobs = make_jobs(find_videos(inputs, out=out), out, [f for f in chosen if f != "predictions"])
+    captioner = Captioner(model, options)
+    with bar("Captioning") as progress, Manifest(out) as manifest:
+        task = progress.add_task("", total=len(jobs))
+
+        def on_row(row: ManifestRow) -> None:
+            progress.advance(task)
+            if row.status != "done":
+                progress.console.print(f"{row.video}: {row.error}", highlight=False, markup=False)
+
+        common: dict[str, Any] = {"output": output, "resume": resume, "on_row": on_row}
+        if engine == "ray":
+            make = functools.partial(Captioner, model, options)
+            settings = batch.settings_of(captioner, output)
+            counts = cluster.run(jobs, make, manifest, settings=settings, **common)
+        else:
+            with _shared_cores(WORKERS):
+                counts = batch.run(jobs, captioner, manifest, workers=WORKERS, **common)
+        if "predictions" in chosen:
+            batch.write_predictions(jobs, manifest, out / PREDICTIONS)
+    return counts
+
+
+def doubts(captioned: Captioned) -> tuple[str, ...]:
+    """What a reader should know before believing the captions."""
+    known = [event.confidence for event in captioned.events if event.confidence is not None]
+    if not captioned.events:
+        return ("no event was found",)
+    if known and statistics.median(known) < UNSURE:
+        return (
+            f"low confidence ({statistics.median(known):.0%}): take the captions for guesses; does "
+            "the model know such videos?",
+        )
+    return ()
+
+
+@contextmanager
+def _shared_cores(workers: int) -> Iterator[None]:
+    """Leave a fair part of the cores to each thread that computes at the same time."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // (workers + 1)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
