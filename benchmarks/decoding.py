@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from starc.config import T5Config
-from starc.config import BeamSearch
+from starc.config import BeamSearch, T5Config
 from starc.decoder.beam_search import Decoded, generate
 from starc.decoder.precision import convert
 from starc.decoder.t5 import T5
@@ -29,7 +29,7 @@ from starc.decoder.t5 import T5
 
 def peer(settings: T5Config) -> T5ForConditionalGeneration:
     """transformers' model of the same size, with random weights."""
-    config = T5Config(
+    config = transformers.T5Config(
         vocab_size=settings.vocabulary,
         d_model=settings.width,
         d_kv=settings.head_width,

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from starc.config import BeamSearch
+from starc.config import BeamSearch, with_training_of
 from starc.model import checkpoint, published, segments
 from starc.model.starc import Batch, STaRC, VideoEncoding
 from starc.retrieval.datastore import CaptionStore
@@ -71,12 +71,13 @@ class Report:
 def load_model(folder: Path) -> STaRC:
     """The published weights through our own import, without dropout as the goldens were made."""
     with tempfile.TemporaryDirectory() as out:
-        checkpoint.import_published(folder / "weights.pt", Path(out) / "model")
+        imported = checkpoint.import_published(folder / "weights.pt", Path(out) / "model")
         model = checkpoint.load(Path(out) / "model", device="cpu").model
+    config = with_training_of(model.config, imported.config)
     config = dataclasses.replace(
-        model.config,
-        temporal=dataclasses.replace(model.config.temporal, dropout=0.0),
-        t5=dataclasses.replace(model.config.t5, dropout=0.0),
+        config,
+        temporal=dataclasses.replace(config.temporal, dropout=0.0),
+        t5=dataclasses.replace(config.t5, dropout=0.0),
     )
     bare = STaRC(config)
     bare.load_state_dict(model.state_dict())
@@ -174,7 +175,7 @@ def compare_inference(report: Report, model: STaRC, store: CaptionStore, case: d
         wanted = golden["gen_enc_concat#0"][mask_BM]
         report.close("memory_inference", encoded.memory_BMD[mask_BM], wanted)
     for name, ids_BL, scores_B in decodings(case):
-        found = model.generate(batch, store, search_of(name, ids_BL)).decoded
+        found = model.generate([batch], store, search_of(name, ids_BL))[0].decoded
         padded = [[0, *one.ids] + [0] * (ids_BL.shape[1] - 1 - len(one.ids)) for one in found]
         report.same(name, padded, ids_BL.tolist())
         if scores_B is not None:

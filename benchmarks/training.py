@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from starc.config import T5Config
@@ -54,7 +55,7 @@ class StockT5(nn.Module):
         super().__init__()
         self.settings = settings
         self.whole = T5ForConditionalGeneration(
-            T5Config(
+            transformers.T5Config(
                 vocab_size=settings.vocabulary,
                 d_model=settings.width,
                 d_kv=settings.head_width,

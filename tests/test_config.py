@@ -16,15 +16,36 @@ from starc.errors import ConfigError
 def test_a_preset_survives_json(name: str) -> None:
     preset = configs.preset(name)
     configs.check(preset)
-    assert from_dict(json.loads(json.dumps(to_dict(preset)))) == preset
+    assert from_dict(json.loads(json.dumps(to_dict(preset, training=True)))) == preset
+    kept = from_dict(json.loads(json.dumps(to_dict(preset))))
+    assert to_dict(kept) == to_dict(preset)
+    assert configs.with_training_of(kept, preset) == preset
+
+
+def test_a_model_folder_holds_nothing_that_only_training_needs() -> None:
+    text = json.dumps(to_dict(configs.paper()))
+    for name in ("loss", "dropout", "exclude_own", "temperature", "recompute", "align_labels"):
+        assert f'"{name}"' not in text
+    for name in ("frames", "speech_tokens", "max_tokens", "image_encoder", "text_encoder", "beams"):
+        assert f'"{name}"' in text
+
+
+def test_a_second_stage_takes_sizes_and_inputs_from_the_first() -> None:
+    first = apply_overrides(
+        configs.tiny(), ["inputs.frames=30", "windowing.seconds=50", "decoding.beams=2"]
+    )
+    second = configs.with_sizes_of(configs.paper(), first)
+    assert (second.temporal.depth, second.t5, second.inputs) == (2, first.t5, first.inputs)
+    assert (second.windowing, second.decoding) == (first.windowing, first.decoding)
+    assert (second.loss, second.swsa) == (configs.paper().loss, configs.paper().swsa)
 
 
 def test_presets_differ_where_paper_and_published_code_differ() -> None:
-    ours, theirs = to_dict(configs.paper()), to_dict(configs.published())
+    ours, theirs = (to_dict(one(), training=True) for one in (configs.paper, configs.published))
     differing = {
         f"{part}.{name}"
         for part, values in ours.items()
-        if isinstance(values, dict)
+        if isinstance(values, dict) and isinstance(theirs[part], dict)
         for name, value in values.items()
         if theirs[part][name] != value
     }
@@ -44,6 +65,7 @@ def test_presets_differ_where_paper_and_published_code_differ() -> None:
         "loss.anchor_weight",
     }
     assert ours["mask_padding"] and not theirs["mask_padding"]
+    assert ours["windowing"] and theirs["windowing"] is None
 
 
 def test_overrides_are_read_as_the_type_of_the_field() -> None:
@@ -117,7 +139,7 @@ def test_reading_is_strict() -> None:
     with pytest.raises(ConfigError, match=r"config\.transports: unknown.*'transport'"):
         from_dict(unknown)
     lacking = data | {"transport": {"anchors": 8}}
-    with pytest.raises(ConfigError, match=r"config\.transport: missing entropy"):
+    with pytest.raises(ConfigError, match=r"config\.transport: missing inference_entropy"):
         from_dict(lacking)
     with pytest.raises(ConfigError, match="expected an object"):
         from_dict(data | {"t5": 3})

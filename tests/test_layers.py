@@ -6,7 +6,7 @@ from pathlib import Path
 import starc
 
 ROOT = Path(starc.__file__).parent
-BASE = {"types", "errors", "config", "settings"}
+BASE = {"types", "errors", "config"}
 # What each room may import besides itself and the base: the order in which data walks.
 ROOMS: dict[str, set[str]] = {
     "files": set(),

@@ -451,14 +451,22 @@ def apply_overrides(config: Config, overrides: Sequence[str]) -> Config:
     return config
 
 
+def with_training_of(config: Any, other: Any) -> Any:
+    """`config` with what only training needs taken from `other`, a recipe's model."""
+    changes = {}
+    for spec in dataclasses.fields(config):
+        ours, theirs = getattr(config, spec.name), getattr(other, spec.name, None)
+        if spec.metadata.get("training") and theirs is not None:
+            changes[spec.name] = theirs
+        elif dataclasses.is_dataclass(ours) and dataclasses.is_dataclass(theirs):
+            changes[spec.name] = with_training_of(ours, theirs)
+    return dataclasses.replace(config, **changes)
+
+
 def with_sizes_of(config: Config, other: Config) -> Config:
     """`config` with the sizes, inputs, windows and decoding of a model it starts from."""
-    ours, theirs = config.temporal, other.temporal
-    temporal = dataclasses.replace(
-        theirs, dropout=ours.dropout, projection=ours.projection or theirs.projection
-    )
-    trained = {"dropout", "attention_dropout", "recompute"}
-    t5 = dataclasses.replace(other.t5, **{name: getattr(config.t5, name) for name in trained})
+    other = with_training_of(other, config)
+    projection = config.temporal.projection or other.temporal.projection
     transport = config.transport
     if other.retrieval is not None:
         transport = dataclasses.replace(transport, anchors=other.transport.anchors)
@@ -467,8 +475,8 @@ def with_sizes_of(config: Config, other: Config) -> Config:
         inputs=other.inputs,
         windowing=other.windowing,
         decoding=other.decoding,
-        temporal=temporal,
-        t5=t5,
+        temporal=dataclasses.replace(other.temporal, projection=projection),
+        t5=other.t5,
         transport=transport,
     )
 

@@ -11,9 +11,8 @@ from torch import Tensor
 from transformers import T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from starc.config import T5Config, tiny
+from starc.config import BeamSearch, T5Config, tiny
 from starc.decoder import incremental
-from starc.config import BeamSearch
 from starc.decoder.beam_search import Decoded, generate
 from starc.decoder.t5 import T5
 from support.stock_t5 import stock, with_weights_of

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from starc.config import T5Config
+from starc.config import BeamSearch, T5Config
 from starc.decoder import grammar, time_tokens
-from starc.config import BeamSearch
 from starc.decoder.beam_search import generate
 from starc.decoder.t5 import T5
 from starc.decoder.time_tokens import Vocabulary

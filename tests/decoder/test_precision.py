@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from starc.config import T5Config, tiny
+from starc.config import BeamSearch, T5Config, tiny
 from starc.decoder import precision
-from starc.config import BeamSearch
 from starc.decoder.beam_search import generate
 from starc.decoder.precision import Int8Linear, convert
 from starc.decoder.t5 import T5

@@ -161,11 +161,12 @@ def test_no_speech_is_the_end_id() -> None:
 
 def test_long_speech_is_cut() -> None:
     sentences = [Sentence(second, second + 1, "word " * 30) for second in range(50)]
-    ids = time_tokens.speech_ids(sentences, duration=60, vocabulary=VOCABULARY, encode=encode)
-    assert len(ids) == 1000
+    given = {"duration": 60, "vocabulary": VOCABULARY, "encode": encode}
+    ids = time_tokens.speech_ids(sentences, **given, limit=1000)
+    assert len(ids) == 1000 and len(time_tokens.speech_ids(sentences, **given)) > 1000
     assert ids[-1] == 1
     assert 1 not in ids[:-1]
-    assert len(event_ids([Event(0, 1, "word " * 100)])) == 256
+    assert len(time_tokens.event_ids([Event(0, 1, "word " * 100)], **given, limit=256)) == 256
 
 
 def test_confidence_is_the_geometric_mean() -> None:

@@ -18,10 +18,9 @@ import pytest
 from starc.errors import StarcError, VideoError
 from starc.inference import batch
 from starc.inference.batch import Counts, Output
-from starc.inference.jobs import FILE, Manifest, Row
-from starc.inference.jobs import find_videos, make_jobs
+from starc.inference.jobs import MANIFEST, Manifest, ManifestRow, find_videos, make_jobs
 from starc.types import Captioned, Event
-from support.small_batch import SmallStages, caption_folder, make_clip
+from support.small_batch import BrightnessCaptioner, caption_folder, make_clip
 
 WORKER = Path(__file__).parents[1] / "support" / "small_batch.py"
 ODD_NAMES = ("with space.mp4", 'quo\'te "q".mp4', "ü寿司🍣.mkv", "-dash.mp4", "50% [a]{b}*.mp4")
@@ -48,7 +47,7 @@ def outputs(out: Path) -> dict[str, str]:
     """All files but the manifest; none may be half a file."""
     found = {str(p.relative_to(out)): p.read_text("utf-8") for p in out.rglob("*") if p.is_file()}
     assert not [name for name in found if name.endswith(".part")]
-    return {name: text for name, text in found.items() if name != FILE}
+    return {name: text for name, text in found.items() if name != MANIFEST}
 
 
 def rows(out: Path) -> dict[str, ManifestRow]:
@@ -57,7 +56,7 @@ def rows(out: Path) -> dict[str, ManifestRow]:
 
 
 def count_lines(out: Path) -> int:
-    path = out / FILE
+    path = out / MANIFEST
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
@@ -107,7 +106,7 @@ def test_the_order_changes_nothing(clips: Path, tmp_path: Path) -> None:
         jobs = make_jobs(find_videos([clips]), out, ["json"])
         with Manifest(out) as manifest:
             jobs = jobs[::-1] if reverse else jobs
-            batch.run(jobs, SmallStages(), manifest, workers=workers)
+            batch.run(jobs, BrightnessCaptioner(), manifest, workers=workers)
             return {
                 name: (row.status, row.hash, row.error, *row.outputs)
                 for name, row in manifest.rows.items()
@@ -127,7 +126,7 @@ def test_ctrl_c_ends_cleanly_and_keeps_what_is_done(clips: Path, tmp_path: Path)
     assert {f"{row.name}.vtt" for row in done} <= set(outputs(tmp_path))
 
 
-class Recording(SmallStages):
+class Recording(BrightnessCaptioner):
     """Counts how many videos are under way at once."""
 
     def __init__(self) -> None:
@@ -135,7 +134,7 @@ class Recording(SmallStages):
         self.lock, self.under_way, self.most = threading.Lock(), set[Path](), 0
         self.reading, self.captioning, self.overlapped = 0, False, False
 
-    def features(self, video: Path, stop: threading.Event) -> Any:
+    def read_frames(self, video: Path, stop: threading.Event) -> Any:
         with self.lock:
             self.under_way.add(video)
             self.most = max(self.most, len(self.under_way))
@@ -164,14 +163,14 @@ def jobs_of(folder: Path, count: int, out: Path, formats: tuple[str, ...] = ("js
 
 
 def test_stages_overlap_and_few_videos_are_under_way(tmp_path: Path) -> None:
-    stages = Recording()
+    captioner = Recording()
     with Manifest(tmp_path / "out") as manifest:
-        counts = batch.run(jobs_of(tmp_path / "in", 30, tmp_path / "out"), stages, manifest)
+        counts = batch.run(jobs_of(tmp_path / "in", 30, tmp_path / "out"), captioner, manifest)
     assert counts == Counts(done=30) and counts.exit_code == 0
-    assert stages.overlapped and stages.most <= 4
+    assert captioner.overlapped and captioner.most <= 4
 
 
-class Several(SmallStages):
+class Several(BrightnessCaptioner):
     """Takes videos three at a time, and cannot take them together with number 04."""
 
     at_once = 3
@@ -180,7 +179,7 @@ class Several(SmallStages):
         super().__init__()
         self.together: list[list[str]] = []
 
-    def features(self, video: Path, stop: threading.Event) -> Any:
+    def read_frames(self, video: Path, stop: threading.Event) -> Any:
         if video.stem == "01":
             raise VideoError("01.mp4: no video stream")
         return [1.0]
@@ -190,26 +189,27 @@ class Several(SmallStages):
             raise RuntimeError("too much for it")
         return super().caption(video, features, speech)
 
-    def captions(self, read: Any) -> list[Captioned]:
-        self.together.append([video.stem for video, _, _ in read])
+    def caption_read(self, read: Any) -> list[Captioned]:
+        if len(read) > 1:
+            self.together.append([video.stem for video, _, _ in read])
         return [self.caption(*one) for one in read]
 
 
 def test_the_model_gets_several_videos_at_once(tmp_path: Path) -> None:
-    stages, heard = Several(), list[ManifestRow]()
+    captioner, heard = Several(), list[ManifestRow]()
     with Manifest(tmp_path / "out") as manifest:
         jobs = jobs_of(tmp_path / "in", 8, tmp_path / "out")
-        counts = batch.run(jobs, stages, manifest, on_row=heard.append)
+        counts = batch.run(jobs, captioner, manifest, on_row=heard.append)
         errors = {name: row.error for name, row in manifest.rows.items() if row.error}
     assert (counts.done, counts.failed) == (6, 2) and len(heard) == 8
     assert errors == {"01": "01.mp4: no video stream", "04": "RuntimeError: too much for it"}
-    assert all(2 <= len(names) <= 3 and "01" not in names for names in stages.together)
-    assert len({name for names in stages.together for name in names}) >= 5
+    assert all(2 <= len(names) <= 3 and "01" not in names for names in captioner.together)
+    assert len({name for names in captioner.together for name in names}) >= 5
     for name, text in outputs(tmp_path / "out").items():
         assert f"speech of {name[:2]}.mp4" in text
 
 
-class Failing(SmallStages):
+class Failing(BrightnessCaptioner):
     """Says of some videos what can go wrong."""
 
     ERRORS: ClassVar[dict[str, Exception]] = {
@@ -219,12 +219,12 @@ class Failing(SmallStages):
         "04": RuntimeError("a bug\nin two lines"),
     }
 
-    def features(self, video: Path, stop: threading.Event) -> Any:
+    def read_frames(self, video: Path, stop: threading.Event) -> Any:
         if video.stem in ("01", "02"):
             raise self.ERRORS[video.stem]
         return [1.0, 2.0]
 
-    def speech(self, video: Path, stop: threading.Event) -> str:
+    def read_speech(self, video: Path, stop: threading.Event) -> str:
         if video.stem == "03":
             raise self.ERRORS["03"]
         return "said"
@@ -243,7 +243,7 @@ def test_every_kind_of_failure_is_one_row_and_one_line(tmp_path: Path) -> None:
         assert (counts.done, counts.failed, counts.exit_code) == (2, 4, 3)
         errors = {name: row.error for name, row in manifest.rows.items() if row.error}
         assert heard == list(manifest.rows.values())
-        again = batch.run(jobs, SmallerStages(), manifest)
+        again = batch.run(jobs, Mended(), manifest)
         assert (again.skipped, again.done) == (2, 4), "failed videos are tried again"
     assert errors == {
         "01": "01.mp4: no video stream",
@@ -253,17 +253,17 @@ def test_every_kind_of_failure_is_one_row_and_one_line(tmp_path: Path) -> None:
     }
 
 
-class SmallerStages(Failing):
+class Mended(Failing):
     """Nothing goes wrong any more."""
 
-    def features(self, video: Path, stop: threading.Event) -> Any:
+    def read_frames(self, video: Path, stop: threading.Event) -> Any:
         return [1.0, 2.0]
 
-    def speech(self, video: Path, stop: threading.Event) -> str:
+    def read_speech(self, video: Path, stop: threading.Event) -> str:
         return "said"
 
     def caption(self, video: Path, features: Any, speech: str) -> Captioned:
-        return SmallStages.caption(self, video, features, speech)
+        return BrightnessCaptioner.caption(self, video, features, speech)
 
 
 def test_all_failed_is_exit_1(tmp_path: Path) -> None:
@@ -286,10 +286,10 @@ def test_a_full_disk_stops_the_run_and_can_be_resumed(
     with monkeypatch.context() as patched, Manifest(out) as manifest:
         patched.setattr("os.fsync", filling)
         with pytest.raises(StarcError, match="disk full; make room and run again"):
-            batch.run(jobs, SmallerStages(), manifest)
+            batch.run(jobs, Mended(), manifest)
     assert all(json.loads(text) for name, text in outputs(out).items() if name.endswith(".json"))
     with Manifest(out) as manifest:
-        counts = batch.run(jobs, SmallerStages(), manifest)
+        counts = batch.run(jobs, Mended(), manifest)
     assert (counts.done, counts.skipped) == (8, 2)
 
 
@@ -298,31 +298,31 @@ def test_an_output_folder_that_is_a_file_is_a_failure_of_each(tmp_path: Path) ->
     (tmp_path / "out").mkdir()
     (tmp_path / "out/deep").write_text("a file")
     with Manifest(tmp_path / "out") as manifest:
-        assert batch.run(jobs, SmallerStages(), manifest).failed == 2
+        assert batch.run(jobs, Mended(), manifest).failed == 2
 
 
 def test_without_resume_everything_is_done_again(tmp_path: Path) -> None:
     jobs = jobs_of(tmp_path / "in", 3, tmp_path / "out")
     with Manifest(tmp_path / "out") as manifest:
-        batch.run(jobs, SmallerStages(), manifest)
-        assert batch.run(jobs, SmallerStages(), manifest, resume=True).skipped == 3
-        assert batch.run(jobs, SmallerStages(), manifest, resume=False).done == 3
+        batch.run(jobs, Mended(), manifest)
+        assert batch.run(jobs, Mended(), manifest, resume=True).skipped == 3
+        assert batch.run(jobs, Mended(), manifest, resume=False).done == 3
         other = Output(granularity=2.0)
-        assert batch.run(jobs, SmallerStages(), manifest, output=other).done == 3
+        assert batch.run(jobs, Mended(), manifest, output=other).done == 3
 
 
 def test_rows_of_an_earlier_run_are_heard_first(tmp_path: Path) -> None:
     jobs, heard = jobs_of(tmp_path / "in", 5, tmp_path / "out"), list[ManifestRow]()
     with Manifest(tmp_path / "out") as manifest:
-        batch.run(jobs[2:4], SmallerStages(), manifest)
-        counts = batch.run(jobs, SmallerStages(), manifest, on_row=heard.append)
+        batch.run(jobs[2:4], Mended(), manifest)
+        counts = batch.run(jobs, Mended(), manifest, on_row=heard.append)
     assert (counts.done, counts.skipped) == (3, 2)
     assert [row.name for row in heard[:2]] == ["02", "03"]
     assert sorted(row.name for row in heard) == [f"{k:02}" for k in range(5)]
 
 
 def test_notes_of_the_writers_are_in_the_row(tmp_path: Path) -> None:
-    class Long(SmallerStages):
+    class Long(Mended):
         def caption(self, video: Path, features: Any, speech: str) -> Captioned:
             return Captioned(video.name, 100.0, (Event(0, 90, "all of it"),))
 

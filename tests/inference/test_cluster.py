@@ -16,9 +16,9 @@ import pytest
 
 from starc.errors import MissingExtra
 from starc.inference import cluster
-from starc.inference.jobs import FILE, Manifest
+from starc.inference.jobs import MANIFEST, Manifest
 from starc.types import Captioned
-from support.small_batch import SmallStages, caption_folder, make_clip
+from support.small_batch import BrightnessCaptioner, caption_folder, make_clip
 
 PROGRAM = Path(__file__).parents[1] / "support" / "small_cluster.py"
 
@@ -26,15 +26,15 @@ PROGRAM = Path(__file__).parents[1] / "support" / "small_cluster.py"
 def test_the_workers_hand_on_what_went_wrong(tmp_path: Path) -> None:
     make_clip(tmp_path / "a.mp4", shade=9)
     (tmp_path / "b.mp4").write_text("text")
-    read, tell = cluster._Read(SmallStages), cluster._Tell(SmallStages)
-    good = tell(read({"index": 0, "video": str(tmp_path / "a.mp4")}))
+    read, predict = cluster._Read(BrightnessCaptioner), cluster._Predict(BrightnessCaptioner)
+    good = predict(read({"index": 0, "video": str(tmp_path / "a.mp4")}))
     assert Captioned.from_json(json.loads(good["captioned"])).video == "a.mp4"
     assert good["error"] == "" and json.loads(good["identity"])["size"] > 0
-    bad = tell(read({"index": 1, "video": str(tmp_path / "b.mp4")}))
+    bad = predict(read({"index": 1, "video": str(tmp_path / "b.mp4")}))
     assert "b.mp4: not a video" in bad["error"] and bad["captioned"] == ""
 
-    class Broken(SmallStages):
-        def speech(self, video: Path, stop: threading.Event) -> str:
+    class Broken(BrightnessCaptioner):
+        def read_speech(self, video: Path, stop: threading.Event) -> str:
             raise RuntimeError("deaf")
 
     assert cluster._Read(Broken)({"index": 0, "video": str(tmp_path / "a.mp4")})["error"] == (
@@ -50,7 +50,7 @@ def test_without_ray_it_says_what_to_install(
 
     monkeypatch.setattr(importlib, "import_module", absent)
     with Manifest(tmp_path) as manifest, pytest.raises(MissingExtra, match=r"starc\[ray\]"):
-        cluster.run([], SmallStages, manifest, settings="s")
+        cluster.run([], BrightnessCaptioner, manifest, settings="s")
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_a_machine_dies_and_the_result_is_that_of_a_local_run(tmp_path: Path) ->
     assert (counts.done, counts.failed) == (30, 1)
 
     def files(folder: Path) -> dict[str, str]:
-        return {path.name: path.read_text() for path in folder.iterdir() if path.name != FILE}
+        return {path.name: path.read_text() for path in folder.iterdir() if path.name != MANIFEST}
 
     assert files(out) == files(local)
     with Manifest(out) as theirs, Manifest(local) as ours:

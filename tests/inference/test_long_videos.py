@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from starc.config import Windowing
 from starc.inference import long_videos
-from starc.inference.long_videos import FrameRange, WindowEvents, Windowing
+from starc.inference.long_videos import FrameRange, WindowEvents
 from starc.types import Event, Segment, Sentence
 
 LONG = Windowing()
@@ -30,7 +31,7 @@ def look(events: list[Event], start: float, end: float) -> list[Event]:
 
 def caption(duration: int, events: list[Event]) -> tuple[list[Event], float]:
     """Windows, looks and merging as the pipeline does them; also the size of a time token."""
-    plan = long_videos.plan(duration, fps=1.0, most=100, long=LONG)
+    plan = long_videos.plan(duration, fps=1.0, most=100, windowing=LONG)
     times = [float(index) for index in plan.indices]
     parts = []
     for window in plan.windows:
@@ -91,11 +92,11 @@ def test_what_only_one_window_says_counts_in_its_own_half() -> None:
 
 def test_short_videos_are_looked_at_once_as_published() -> None:
     for frames in (1, 7, 100, 101, 320, 800):
-        plan = long_videos.plan(frames, fps=1.0, most=100, long=LONG)
+        plan = long_videos.plan(frames, fps=1.0, most=100, windowing=LONG)
         count = min(frames, 100)
         assert plan.windows == [FrameRange(0, count)]
         assert plan.indices == [j * frames // count for j in range(count)]
-    assert len(long_videos.plan(86400, fps=1.0, most=100, long=None).windows) == 1
+    assert len(long_videos.plan(86400, fps=1.0, most=100, windowing=None).windows) == 1
 
 
 @settings(deadline=None, max_examples=80)
@@ -109,7 +110,7 @@ def test_windows_cover_everything_and_overlap(
     frames: int, fps: float, most: int, overlap: float
 ) -> None:
     long = Windowing(overlap=overlap)
-    plan = long_videos.plan(frames, fps=fps, most=most, long=long)
+    plan = long_videos.plan(frames, fps=fps, most=most, windowing=long)
     assert plan.indices == sorted(set(plan.indices)) and plan.indices[-1] < frames
     assert plan.windows[0].first == 0 and plan.windows[-1].stop == len(plan.indices)
     assert all(window.stop - window.first <= most for window in plan.windows)
@@ -117,12 +118,15 @@ def test_windows_cover_everything_and_overlap(
         assert before.first < after.first
         assert before.stop - after.first >= int(overlap * most) or most < 4
     if len(plan.windows) > 1:
-        assert max(b - a for a, b in itertools.pairwise(plan.indices)) <= long.spacing * fps + 1
+        assert (
+            max(b - a for a, b in itertools.pairwise(plan.indices)) <= long.seconds / most * fps + 1
+        )
 
 
-def test_sentences_are_clipped_to_the_window() -> None:
-    said = [Sentence(0, 5, "a"), Sentence(8, 12, "b"), Sentence(15, 25, "c"), Sentence(30, 31, "d")]
-    assert long_videos.sentences_within(said, 10, 20) == [Sentence(0, 2, "b"), Sentence(5, 10, "c")]
+def test_a_sentence_belongs_to_the_window_that_holds_its_middle() -> None:
+    said = [Sentence(0, 5, "a"), Sentence(7, 12, "b"), Sentence(9, 13, "c"), Sentence(15, 23, "d")]
+    inside = (Sentence(0, 3, "c"), Sentence(5, 10, "d"))
+    assert long_videos.within(said, 10, 20) == inside
 
 
 def test_saliency_and_segments_are_joined_at_the_middle_of_a_seam() -> None:
@@ -145,7 +149,7 @@ def test_one_window_changes_nothing() -> None:
     assert long_videos.merge_segments([FrameRange(0, 10)], [segments]) == segments
 
 
-@pytest.mark.parametrize("wrong", [{"spacing": 0.0}, {"spacing": 9.0}, {"overlap": 1.0}])
+@pytest.mark.parametrize("wrong", [{"seconds": 0.0}, {"seconds": 900.0}, {"overlap": 1.0}])
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="got"):
         Windowing(**wrong)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import logging
 import threading
@@ -14,14 +13,15 @@ import pytest
 import torch
 
 from starc import config
-from starc.config import BeamSearch
+from starc.config import BeamSearch, Windowing
 from starc.errors import CheckpointError, VideoError
-from starc.inference import batch, pipeline
-from starc.inference.long_videos import Windowing
-from starc.inference.jobs import Manifest
-from starc.inference.pipeline import Captioner, Options, caption_one, caption_video
-from starc.inference.jobs import find_videos, make_jobs
+from starc.inference import batch
+from starc.inference.jobs import Manifest, find_videos, make_jobs
+from starc.inference.pipeline import Captioner, Options, ReadVideo
+from starc.media.features import Stopped
+from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
+from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
 from starc.output import formats
 from starc.retrieval.datastore import CaptionStore
@@ -36,22 +36,34 @@ def loaded() -> Loaded:
     captions = [f"caption {k}" for k in range(30)]
     store = CaptionStore(captions, torch.randn(30, WIDTH, generator=generator), encoder="colours")
     model = STaRC(config.tiny()).eval()
-    return Loaded(model=model, tokenizer=words_tokenizer(), store=store, folder=Path("tiny"))
+    return Loaded(model, words_tokenizer(), store, Path("tiny"), fingerprint="tiny")
 
 
 @pytest.fixture
 def options(tmp_path: Path) -> Options:
     search = BeamSearch(beams=2, max_tokens=24, grammar=True)
-    return Options(search=search, cache=tmp_path / "cache")
+    return Options(decoding=search, cache=tmp_path / "cache")
 
 
+def caption(video: Path, loaded: Loaded, options: Options, **more: Any) -> Captioned:
+    return Captioner(loaded, options, **{"encoder": ColourEncoder(), **more}).caption(video)
+
+
+def windowed(loaded: Loaded, windowing: Windowing | None) -> Loaded:
+    """The same weights with other windows."""
+    model = STaRC(dataclasses.replace(loaded.config, windowing=windowing)).eval()
+    model.load_state_dict(loaded.model.state_dict())
+    return dataclasses.replace(loaded, model=model, fingerprint=f"tiny {windowing}")
+
+
+SHORT_WINDOWS = Windowing(seconds=100.0, longest=200.0)
 SUBTITLES = "1\n00:00:01,000 --> 00:00:03,000\nw1 w2 w3\n\n2\n00:00:05,500 --> 00:00:08,000\nw4\n"
 
 
 def test_a_video_end_to_end(loaded: Loaded, options: Options, tmp_path: Path) -> None:
     video = make_video(tmp_path / "ten secönds.mp4", seconds=10)
     video.with_suffix(".srt").write_text(SUBTITLES)
-    captioned = caption_video(video, loaded, encoder=ColourEncoder(), options=options)
+    captioned = caption(video, loaded, options)
     assert captioned.video == video.name and captioned.duration == pytest.approx(10, abs=0.6)
     assert captioned.events and all(e.end <= captioned.duration + 1e-6 for e in captioned.events)
     assert all(0 <= (e.confidence or 0) <= 1 and e.caption for e in captioned.events)
@@ -72,7 +84,7 @@ def test_a_video_end_to_end(loaded: Loaded, options: Options, tmp_path: Path) ->
 def test_nothing_is_done_twice(loaded: Loaded, options: Options, tmp_path: Path) -> None:
     video = make_video(tmp_path / "a.mp4", seconds=6)
     encoder = ColourEncoder()
-    first = caption_video(video, loaded, encoder=encoder, options=options)
+    first = caption(video, loaded, options, encoder=encoder)
     copy = tmp_path / "copy.mp4"
     copy.write_bytes(video.read_bytes())
 
@@ -82,27 +94,23 @@ def test_nothing_is_done_twice(loaded: Loaded, options: Options, tmp_path: Path)
 
     asleep = Asleep(loaded.config).eval()
     asleep.load_state_dict(loaded.model.state_dict())
-    again = caption_video(
-        copy, dataclasses.replace(loaded, model=asleep), encoder=encoder, options=options
-    )
+    again = caption(copy, dataclasses.replace(loaded, model=asleep), options, encoder=encoder)
     assert again == dataclasses.replace(first, video="copy.mp4") and encoder.seen == 6
 
     copy.with_suffix(".srt").write_text(SUBTITLES)
     with pytest.raises(AssertionError, match="cache"):
-        caption_video(
-            copy, dataclasses.replace(loaded, model=asleep), encoder=encoder, options=options
-        )
+        caption(copy, dataclasses.replace(loaded, model=asleep), options, encoder=encoder)
 
 
 def test_a_damaged_cache_is_no_cache(loaded: Loaded, options: Options, tmp_path: Path) -> None:
     video = make_video(tmp_path / "a.mp4", seconds=6)
-    first = caption_video(video, loaded, encoder=ColourEncoder(), options=options)
+    first = caption(video, loaded, options)
     assert options.cache is not None
     entries = [path for path in options.cache.rglob("*") if path.is_file()]
     assert {path.parent.name for path in entries} >= {"features", "captions"}
     for path in entries:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert caption_video(video, loaded, encoder=ColourEncoder(), options=options) == first
+    assert caption(video, loaded, options) == first
 
 
 def test_a_cache_that_cannot_be_written_is_no_obstacle(
@@ -111,21 +119,52 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(
     video = make_video(tmp_path / "a.mp4", seconds=3)
     (tmp_path / "file").write_text("")
     blocked = dataclasses.replace(options, cache=tmp_path / "file")
-    assert caption_video(video, loaded, encoder=ColourEncoder(), options=blocked).events
+    assert caption(video, loaded, blocked).events
     assert "nothing is cached" in caplog.text
 
 
-def test_other_weights_are_another_result(loaded: Loaded, options: Options, tmp_path: Path) -> None:
-    torch.manual_seed(5)
-    other = dataclasses.replace(loaded, model=STaRC(config.tiny()).eval())
-    assert pipeline.model_key(loaded) == pipeline.model_key(loaded)
-    assert pipeline.model_key(loaded) != pipeline.model_key(other)
+def test_settings_name_all_that_decides_an_answer(loaded: Loaded, options: Options) -> None:
+    other = dataclasses.replace(loaded, fingerprint="other")
     settings = {
-        Captioner(functools.partial(lambda one: one, model), ColourEncoder, chosen).settings
+        Captioner(model, chosen, encoder=ColourEncoder()).settings
         for model in (loaded, other)
-        for chosen in (options, dataclasses.replace(options, engine="none"))
+        for chosen in (
+            options,
+            dataclasses.replace(options, engine="none"),
+            dataclasses.replace(options, decoding=BeamSearch(beams=1)),
+        )
     }
-    assert len(settings) == 4
+    assert len(settings) == 6
+
+
+@pytest.mark.parametrize("part", ["weights", "words", "datastore", "settings"])
+def test_whatever_changes_in_a_model_folder_is_another_answer(
+    loaded: Loaded, tmp_path: Path, part: str
+) -> None:
+    joint = JointSpace(
+        words_tokenizer(), torch.ones(1000, WIDTH), *torch.ones(2, WIDTH), torch.eye(WIDTH)
+    )
+    assert isinstance(loaded.store, CaptionStore)
+
+    def save(folder: str, model: STaRC, store: CaptionStore, joint: JointSpace) -> str:
+        checkpoint.save(
+            tmp_path / folder, model, tokenizer=loaded.tokenizer, store=store, joint=joint
+        )
+        return checkpoint.load(tmp_path / folder).fingerprint or ""
+
+    first = save("a", loaded.model, loaded.store, joint)
+    assert first == save("b", loaded.model, loaded.store, joint)
+    torch.manual_seed(5)
+    model, store = loaded.model, loaded.store
+    if part == "weights":
+        model = STaRC(config.tiny())
+    elif part == "settings":
+        model = windowed(loaded, None).model
+    elif part == "datastore":
+        store = CaptionStore(store.captions, torch.randn(30, WIDTH), encoder="colours")
+    else:
+        joint = dataclasses.replace(joint, word_VD=joint.word_VD * 2)
+    assert first != save("c", model, store, joint)
 
 
 def test_a_long_video_is_captioned_in_windows(
@@ -133,10 +172,9 @@ def test_a_long_video_is_captioned_in_windows(
 ) -> None:
     video = make_video(tmp_path / "long.mp4", seconds=260, rate=1)
     video.with_suffix(".srt").write_text(SUBTITLES)
-    long = dataclasses.replace(options, long=Windowing(widest=2.0, spacing=1.0))
     with caplog.at_level(logging.WARNING, "starc"):
-        captioned = caption_video(video, loaded, encoder=ColourEncoder(), options=long)
-    assert "captioned in 4 overlapping windows of about 100 s" in caplog.text
+        captioned = caption(video, windowed(loaded, SHORT_WINDOWS), options)
+    assert "captioned in 4 overlapping windows" in caplog.text
     assert captioned.provenance["windows"] == "4"
     assert len(captioned.frame_times) == len(captioned.saliency) == 260
     assert captioned.events == tuple(sorted(captioned.events, key=lambda e: (e.start, e.end)))
@@ -145,9 +183,7 @@ def test_a_long_video_is_captioned_in_windows(
     assert [segment.first for segment in captioned.segments] == [0, *stops[:-1]]
     assert stops[-1] == 260
 
-    once = caption_video(
-        video, loaded, encoder=ColourEncoder(), options=dataclasses.replace(options, long=None)
-    )
+    once = caption(video, windowed(loaded, None), options)
     assert len(once.frame_times) == 100 and once.provenance["windows"] == "1"
 
 
@@ -158,7 +194,7 @@ def test_a_batch_of_real_stages_equals_one_by_one(
     folder.mkdir()
     videos = [make_video(folder / f"{k}.mp4", seconds=4 + k) for k in range(3)]
     (folder / "bad.mp4").write_text("no video")
-    captioner = Captioner(lambda: loaded, ColourEncoder, options)
+    captioner = Captioner(loaded, options, encoder=ColourEncoder())
     jobs = make_jobs(find_videos([folder]), tmp_path / "out", ["json"])
     with Manifest(tmp_path / "out") as manifest:
         counts = batch.run(jobs, captioner, manifest)
@@ -168,28 +204,28 @@ def test_a_batch_of_real_stages_equals_one_by_one(
     alone = dataclasses.replace(options, cache=tmp_path / "other cache")
     for video in videos:
         text = (tmp_path / "out" / f"{video.stem}.json").read_text()
-        expected = caption_one(video, Captioner(lambda: loaded, ColourEncoder, alone))
+        expected = caption(video, loaded, alone)
         assert Captioned.from_json(json.loads(text)) == expected
 
 
 def test_videos_together_are_captioned_as_alone(
     loaded: Loaded, options: Options, tmp_path: Path
 ) -> None:
-    long = dataclasses.replace(options, long=Windowing(widest=2.0, spacing=1.0), engine="subtitles")
-    together = Captioner(lambda: loaded, ColourEncoder, long)
-    alone = Captioner(
-        lambda: loaded, ColourEncoder, dataclasses.replace(long, cache=tmp_path / "other")
-    )
+    short = windowed(loaded, SHORT_WINDOWS)
+    chosen = dataclasses.replace(options, engine="subtitles")
+    together = Captioner(short, chosen, encoder=ColourEncoder())
+    other = dataclasses.replace(chosen, cache=tmp_path / "other")
+    alone = Captioner(short, other, encoder=ColourEncoder())
     read = []
     for seconds in (3, 260, 9):
         video = make_video(tmp_path / f"{seconds}.mp4", seconds=seconds, rate=1)
         video.with_suffix(".srt").write_text(SUBTITLES * (seconds % 4))
-        read.append((video, together.features(video), together.speech(video)))
-    together.caption(*read[2])  # one of them is known already
-    found = together.captions(read)
-    assert [one.provenance["windows"] for one in found] == ["1", "4", "1"]
-    for one, captioned in zip(read, found, strict=True):
-        assert alone.caption(*one) == captioned
+        read.append(ReadVideo(video, together.read_frames(video), together.read_speech(video)))
+    together.caption_read(read[2:])  # one of them is known already
+    captioned = together.caption_read(read)
+    assert [one.provenance["windows"] for one in captioned] == ["1", "4", "1"]
+    for one, expected in zip(read, captioned, strict=True):
+        assert alone.caption_read([one]) == [expected]
 
 
 def test_another_speech_file_makes_finished_videos_stale(
@@ -202,7 +238,8 @@ def test_another_speech_file_makes_finished_videos_stale(
     def counts(text: str) -> tuple[int, int]:
         said.write_text(text)
         with Manifest(tmp_path / "out") as manifest:
-            found = batch.run(jobs, Captioner(lambda: loaded, ColourEncoder, handed), manifest)
+            captioner = Captioner(loaded, handed, encoder=ColourEncoder())
+            found = batch.run(jobs, captioner, manifest)
         return found.done, found.skipped
 
     assert counts(SUBTITLES) == (1, 0) and counts(SUBTITLES) == (0, 1)
@@ -215,9 +252,7 @@ def test_a_cut_off_file_ends_where_its_pictures_end(
 ) -> None:
     whole = make_video(tmp_path / "whole.mkv", seconds=40).read_bytes()
     (tmp_path / "half.mkv").write_bytes(whole[: len(whole) // 2])
-    captioned = caption_video(
-        tmp_path / "half.mkv", loaded, encoder=ColourEncoder(), options=options
-    )
+    captioned = caption(tmp_path / "half.mkv", loaded, options)
     assert 10 < captioned.duration < 30
     assert abs(captioned.duration - captioned.frame_times[-1]) <= 2
 
@@ -228,9 +263,9 @@ def test_reading_stops_when_the_run_has_ended(
     video = make_video(tmp_path / "a.mp4", seconds=3)
     stop = threading.Event()
     stop.set()
-    captioner = Captioner(lambda: loaded, ColourEncoder, options)
-    for step in (captioner.features, captioner.speech):
-        with pytest.raises(pipeline.Stopped):
+    captioner = Captioner(loaded, options, encoder=ColourEncoder())
+    for step in (captioner.read_frames, captioner.read_speech):
+        with pytest.raises(Stopped):
             step(video, stop)
 
 
@@ -239,10 +274,10 @@ def test_what_cannot_be_captioned_says_why(
 ) -> None:
     (tmp_path / "text.mp4").write_text("not a video")
     with pytest.raises(VideoError, match=r"text\.mp4: not a video"):
-        caption_video(tmp_path / "text.mp4", loaded, encoder=ColourEncoder(), options=options)
+        caption(tmp_path / "text.mp4", loaded, options)
     with pytest.raises(VideoError, match="absent"):
-        caption_video(tmp_path / "absent.mp4", loaded, encoder=ColourEncoder(), options=options)
+        caption(tmp_path / "absent.mp4", loaded, options)
     video = make_video(tmp_path / "a.mp4", seconds=3)
     wordless = dataclasses.replace(loaded, tokenizer=None)
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
-        caption_video(video, wordless, encoder=ColourEncoder(), options=options)
+        caption(video, wordless, options)

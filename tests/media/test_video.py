@@ -408,7 +408,9 @@ def test_damage_ends_in_frames_or_one_line(tmp_path: Path) -> None:
             path = tmp_path / f"damaged{Path(name).suffix}"
             path.write_bytes(data)
             try:
-                frames = list(sample_frames(path, size=SIZE, limits=MediaLimits(duration=60, wall=20)))
+                frames = list(
+                    sample_frames(path, size=SIZE, limits=MediaLimits(duration=60, wall=20))
+                )
                 assert frames
             except VideoError as error:
                 assert "\n" not in str(error)

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from starc import config as configs
+from starc.config import to_dict
 from starc.errors import CheckpointError, ConfigError
 from starc.model import checkpoint, published
 from starc.model.starc import STaRC
@@ -54,7 +55,7 @@ def test_a_folder_gives_back_the_same_model(saved: Path) -> None:
     ]
     torch.manual_seed(0)
     first, loaded = STaRC(tiny()).eval(), checkpoint.load(saved, device="cpu")
-    assert loaded.config == tiny() and not loaded.model.training
+    assert to_dict(loaded.config) == to_dict(tiny()) and not loaded.model.training
     assert loaded.tokenizer is not None and loaded.tokenizer.token_to_id("stir") == 1
     assert loaded.store is not None and loaded.store.captions == store().captions
     with torch.no_grad():
@@ -108,14 +109,14 @@ def test_a_failure_in_the_last_moment_brings_the_old_folder_back(
     monkeypatch.setattr(os, "replace", second_fails)
     with pytest.raises(CheckpointError, match="Input/output"):
         checkpoint.save(saved, STaRC(tiny()))
-    assert checkpoint.load(saved).config == tiny()
+    assert to_dict(checkpoint.load(saved).config) == to_dict(tiny())
     assert [path.name for path in saved.parent.iterdir()] == ["model"]
 
 
 def test_a_kill_between_two_renames_loses_no_model(saved: Path) -> None:
     aside = saved.with_name(".model.old")
     os.replace(saved, aside)
-    assert checkpoint.load(saved).config == tiny() and not aside.exists()
+    assert to_dict(checkpoint.load(saved).config) == to_dict(tiny()) and not aside.exists()
     os.replace(saved, aside)
     checkpoint.save(saved, STaRC(tiny(prompt=None)))
     assert checkpoint.load(str(saved)).config.prompt is None and not aside.exists()
@@ -225,7 +226,7 @@ def test_importing_starc(data: Path, tmp_path: Path) -> None:
     assert len(report.taken) == 94 and not report.fresh and not report.unknown
     assert str(report) == "took 94; fresh 0; unknown 0"
     loaded = checkpoint.load(tmp_path / "out")
-    assert loaded.config == report.config
+    assert to_dict(loaded.config) == to_dict(report.config)
     assert report.config.loss.saliency_weight == 3.0 and report.config.temporal.heads == 4
     assert report.config.t5.text_vocabulary == 1100 and not report.config.mask_padding
     state = published_state(data)
@@ -263,7 +264,7 @@ def test_importing_vid2seq(data: Path, tmp_path: Path) -> None:
     assert parts == {
         "anchor_KD",
         "video_projection",
-        "windows",
+        "swsa",
         "saliency",
         "prompt_projection",
         "retrieved_projection",

@@ -12,6 +12,7 @@ import torch
 
 from starc import config as configs
 from starc.config import (
+    BeamSearch,
     LossConfig,
     PromptConfig,
     RetrievalConfig,
@@ -20,7 +21,6 @@ from starc.config import (
     SwsaConfig,
     TransportConfig,
 )
-from starc.config import BeamSearch
 from starc.errors import DatastoreError, VideoError
 from starc.model import segments
 from starc.model.starc import Batch, STaRC
@@ -91,23 +91,23 @@ def test_a_video_alone_is_the_same_video_among_longer_ones(method: str) -> None:
             )
         near = {"atol": 2e-4, "rtol": 1e-3}
         for name in ("video_BTD", "refined_BTD", "saliency_BT", "prompt_BTD"):
-            padded, exact = getattr(among.seen, name), getattr(single.seen, name)
+            padded, exact = getattr(among.video, name), getattr(single.video, name)
             torch.testing.assert_close(padded[0, :13], exact[0], **near)
-        if among.seen.plan is not None and single.seen.plan is not None:
-            padded, exact = among.seen.plan.mass_BTK, single.seen.plan.mass_BTK
+        if among.video.plan is not None and single.video.plan is not None:
+            padded, exact = among.video.plan.mass_BTK, single.video.plan.mass_BTK
             torch.testing.assert_close(padded[0, :13], exact[0], **near)
             assert not padded[0, 13:].any()
-        assert [(it.first, it.stop, it.anchor) for it in among.seen.segments[0]] == [
-            (it.first, it.stop, it.anchor) for it in single.seen.segments[0]
+        assert [(it.first, it.stop, it.anchor) for it in among.video.segments[0]] == [
+            (it.first, it.stop, it.anchor) for it in single.video.segments[0]
         ]
-        for ours, theirs in zip(among.seen.segments[0], single.seen.segments[0], strict=True):
+        for ours, theirs in zip(among.video.segments[0], single.video.segments[0], strict=True):
             assert [it.caption for it in ours.captions] == [it.caption for it in theirs.captions]
         memory_MD = among.memory_BMD[0][among.memory_mask_BM[0]]
         torch.testing.assert_close(
             memory_MD, single.memory_BMD[0][single.memory_mask_BM[0]], **near
         )
     search = BeamSearch(beams=3, max_tokens=12)
-    found = [starc.generate(it, captions, search).decoded[0] for it in (whole, alone)]
+    found = [starc.generate([it], captions, search)[0].decoded[0] for it in (whole, alone)]
     assert found[0].ids == found[1].ids
     assert found[0].score == pytest.approx(found[1].score, abs=1e-3)
 
@@ -138,7 +138,7 @@ def test_fewer_segments_than_the_neighbours_means_fewer_retrieval_tokens() -> No
     whole = batch((2, 40))
     for mask_missing in (True, False):
         starc = model(retrieval=RetrievalConfig(mask_missing=mask_missing)).eval()
-        seen = starc.encode(whole, store()).seen
+        seen = starc.encode(whole, store()).video
         assert seen.retrieved_mask_BS is not None
         counts = [len(segments.ranked(found)) for found in seen.segments]
         assert counts[0] <= 2 < counts[1] == 5
@@ -149,8 +149,8 @@ def test_fewer_segments_than_the_neighbours_means_fewer_retrieval_tokens() -> No
 # The parts --------------------------------------------------------------------------------------
 
 ABLATIONS: dict[str, dict[str, object]] = {
-    "vid2seq": {"windows": None, "saliency": None, "retrieval": None, "prompt": None},
-    "without SWSA": {"windows": None},
+    "vid2seq": {"swsa": None, "saliency": None, "retrieval": None, "prompt": None},
+    "without SWSA": {"swsa": None},
     "without SGSR": {"retrieval": None},
     "without SaliP": {"prompt": None},
     "zero prompts": {"prompt": PromptConfig(scores="zero")},
@@ -164,7 +164,7 @@ ABLATIONS: dict[str, dict[str, object]] = {
     "as ASOT": {"transport": TransportConfig(frames="balanced", anchor_marginal="relaxed")},
     "retrieval without saliency": {"saliency": None, "prompt": None},
     "second pass": {"saliency": SaliencyConfig(second_pass=True, standardise=True)},
-    "one window": {"windows": SwsaConfig(sizes=(8,), stride=3)},
+    "one window": {"swsa": SwsaConfig(sizes=(8,), stride=3)},
     "no denoising": {"loss": LossConfig(denoising_weight=0.0)},
     "more anchors": {"transport": TransportConfig(anchors=10, temporal_prior=0.1)},
 }
@@ -179,7 +179,7 @@ def test_every_part_can_be_changed(name: str) -> None:
     for parameter in starc.parameters():
         assert parameter.grad is None or parameter.grad.isfinite().all()
     starc.eval()
-    generated = starc.generate(whole, captions, QUICK)
+    (generated,) = starc.generate([whole], captions, QUICK)
     assert len(generated.decoded) == 2
     parts = {
         "prompt_projection": starc.config.prompt,
@@ -210,17 +210,17 @@ def test_training_sees_x_and_inference_x_refined() -> None:
     whole, captions = batch(), store()
     starc = model().eval()
     x_BTD = starc.encode_frames(whole)
-    assert torch.equal(starc.encode(whole, captions).seen.video_BTD, x_BTD)
-    seen = starc.encode(whole, captions, inference=True).seen
+    assert torch.equal(starc.encode(whole, captions).video.video_BTD, x_BTD)
+    seen = starc.encode(whole, captions, inference=True).video
     assert torch.equal(seen.video_BTD, seen.refined_BTD)
     # Published: the second pass; and X where prompts are off.
     second = SaliencyConfig(second_pass=True)
     starc = model(saliency=second).eval()
-    seen = starc.encode(whole, captions, inference=True).seen
+    seen = starc.encode(whole, captions, inference=True).video
     again = starc.temporal(seen.refined_BTD, whole.frame_mask_BT)
     torch.testing.assert_close(seen.video_BTD, again)
     starc = model(saliency=second, prompt=None).eval()
-    seen = starc.encode(whole, captions, inference=True).seen
+    seen = starc.encode(whole, captions, inference=True).video
     torch.testing.assert_close(seen.video_BTD, starc.encode_frames(whole))
 
 
@@ -260,7 +260,7 @@ def test_own_captions_are_hidden_in_training_only() -> None:
     whole, captions = batch(), store(25)
 
     def videos(starc: STaRC, *, inference: bool) -> set[str]:
-        found = starc.encode(whole, captions, inference=inference).seen.segments[0]
+        found = starc.encode(whole, captions, inference=inference).video.segments[0]
         names = [hit.caption for it in found for hit in it.captions]
         return {f"video{int(name.split()[1]) % 5}" for name in names}
 
@@ -272,7 +272,7 @@ def test_own_captions_are_hidden_in_training_only() -> None:
 
 
 def test_segments_carry_what_was_retrieved() -> None:
-    seen = model().eval().encode(batch(), store(), inference=True).seen
+    seen = model().eval().encode(batch(), store(), inference=True).video
     for found in seen.segments:
         assert sum(it.kept for it in found) == min(5, len(found))
         for it in found:
@@ -333,11 +333,11 @@ def test_a_few_videos_are_learnt_by_heart() -> None:
     starc.eval()
     for beams in (1, 4):
         search = BeamSearch(beams=beams, max_tokens=20)
-        decoded = starc.generate(whole, captions, search).decoded
+        decoded = starc.generate([whole], captions, search)[0].decoded
         assert [list(it.ids) for it in decoded] == wanted
     assert (starc.anchor_KD - start_KD).abs().max() > 0.01
     # Saliency has learnt the labels it was shown.
-    seen = starc.encode(whole, captions).seen
+    seen = starc.encode(whole, captions).video
     assert seen.saliency_BT is not None and whole.salient_BT is not None
     inside = seen.saliency_BT[whole.salient_BT].mean()
     assert inside > seen.saliency_BT[whole.frame_mask_BT & ~whole.salient_BT].mean() + 0.5
@@ -391,13 +391,13 @@ def test_one_frame_and_no_speech(preset: str) -> None:
     base, sizes = configs.preset(preset), tiny()
     starc = STaRC(dataclasses.replace(base, temporal=sizes.temporal, t5=sizes.t5))
     assert starc(whole, store()).total.isfinite()
-    generated = starc.eval().generate(whole, store(), QUICK)
+    (generated,) = starc.eval().generate([whole], store(), QUICK)
     assert [(it.first, it.stop) for it in generated.encoded.video.segments[0]] == [(0, 1)]
 
 
 def test_more_segments_asked_than_exist() -> None:
     starc = model(segments=SegmentsConfig(top_k=1000)).eval()
-    seen = starc.encode(batch(), store()).seen
+    seen = starc.encode(batch(), store()).video
     assert seen.retrieved_BSD is not None
     assert seen.retrieved_BSD.shape[1] == max(len(found) for found in seen.segments)
     assert all(it.kept for found in seen.segments for it in found)
@@ -408,7 +408,7 @@ def test_an_empty_datastore() -> None:
         model()(batch(), None)
     # Fewer captions than asked for: all of them.
     starc = model(retrieval=RetrievalConfig(exclude_own=False)).eval()
-    seen = starc.encode(batch(), store(3)).seen
+    seen = starc.encode(batch(), store(3)).video
     assert {len(it.captions) for it in segments.ranked(seen.segments[0])} == {3}
 
 

@@ -1,35 +1,39 @@
-"""Stages with real decoding and a model made of arithmetic; also a program that tests can kill."""
+"""A captioner with real decoding and arithmetic for a model; also a program that tests kill."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import av
 import numpy as np
 
 from starc.inference import batch
-from starc.inference.jobs import Manifest
-from starc.inference.jobs import find_videos, make_jobs
+from starc.inference.jobs import Manifest, find_videos, make_jobs
 from starc.media.video import sample_frames
 from starc.types import Captioned, Event
 
 
-class SmallStages:
+class BrightnessCaptioner:
     """Captions say how bright a clip is."""
 
     settings = "small"
+    at_once = 1
 
     def __init__(self, delay: float = 0.0) -> None:
         self.delay = delay
 
-    def features(self, video: Path, stop: threading.Event) -> list[float]:
+    def read_frames(self, video: Path, stop: threading.Event) -> list[float]:
         return [float(frame.rgb_HWC.mean()) for frame in sample_frames(video, size=16)]
 
-    def speech(self, video: Path, stop: threading.Event) -> str:
+    def read_speech(self, video: Path, stop: threading.Event) -> str:
         return f"speech of {video.name}"
+
+    def caption_read(self, videos: Sequence[tuple[Path, list[float], str]]) -> list[Captioned]:
+        return [self.caption(*video) for video in videos]
 
     def caption(self, video: Path, features: list[float], speech: str) -> Captioned:
         time.sleep(self.delay)
@@ -52,7 +56,7 @@ def make_clip(path: Path, *, shade: int, frames: int = 4) -> None:
 def caption_folder(folder: Path, out: Path, delay: float = 0.0) -> batch.Counts:
     jobs = make_jobs(find_videos([folder], out=out), out, ["json", "vtt"])
     with Manifest(out) as manifest:
-        return batch.run(jobs, SmallStages(delay), manifest)
+        return batch.run(jobs, BrightnessCaptioner(delay), manifest)
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from ray.cluster_utils import Cluster
 
 from starc.inference import cluster
 from starc.inference.batch import Output, settings_of
-from starc.inference.jobs import Manifest, ManifestRow
-from starc.inference.jobs import find_videos, make_jobs
-from support.small_batch import SmallStages
+from starc.inference.jobs import Manifest, ManifestRow, find_videos, make_jobs
+from support.small_batch import BrightnessCaptioner
 
 HEALTH = {
     "health_check_initial_delay_ms": 0,
@@ -28,13 +27,13 @@ HEALTH = {
 """A dead machine is noticed in seconds."""
 
 
-class Deadly(SmallStages):
+class Deadly(BrightnessCaptioner):
     """A video named "deadly" takes its worker down, as a hostile file might."""
 
-    def features(self, video: Path, stop: threading.Event) -> Any:
+    def read_frames(self, video: Path, stop: threading.Event) -> Any:
         if video.stem == "deadly":
             os._exit(1)
-        return super().features(video, stop)
+        return super().read_frames(video, stop)
 
 
 def main(folder: Path, out: Path, kill_after: int) -> None:

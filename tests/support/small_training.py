@@ -14,14 +14,13 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from starc.config import Config, T5Config, TemporalConfig
+from starc.config import BeamSearch, Config, InputConfig, T5Config, TemporalConfig
 from starc.files.annotations import VideoAnnotation
 from starc.model.inputs import Collator
 from starc.retrieval.datastore import CaptionStore
 from starc.training.dataset import Videos
 from starc.training.loop import Task, train
 from starc.training.recipes import (
-    DataConfig,
     Recipe,
     TrainConfig,
     apply_overrides,
@@ -64,6 +63,8 @@ def videos(count: int = 8) -> Videos:
 def recipe(**train_settings: object) -> Recipe:
     """Everything on, at the smallest size."""
     model = Config(
+        inputs=InputConfig(frames=24, speech_tokens=40),
+        decoding=BeamSearch(beams=1, max_tokens=40),
         temporal=TemporalConfig(features=WIDTH, depth=1, heads=2, feed_forward=32, dropout=0.1),
         t5=T5Config(
             width=WIDTH,
@@ -76,10 +77,9 @@ def recipe(**train_settings: object) -> Recipe:
             bins=25,
         ),
     )
-    settings = {"epochs": 2, "batch": 4, "learning_rate": 1e-3, "beams": 1, "validate_every": 0}
+    settings = {"epochs": 2, "batch": 4, "learning_rate": 1e-3, "validate_every": 0}
     return Recipe(
         model=model,
-        data=DataConfig(frames=24, speech_tokens=40, target_tokens=40),
         train=TrainConfig(**{**settings, **train_settings}),  # type: ignore[arg-type]
     )
 
@@ -97,9 +97,6 @@ def task(chosen: Recipe, *, validation: bool = False) -> Task:
     collate = Collator(
         chosen.model,
         tokenizer(),
-        frames=chosen.data.frames,
-        speech_tokens=chosen.data.speech_tokens,
-        target_tokens=chosen.data.target_tokens,
         seed=chosen.train.seed,
     )
     return Task(found, videos(3) if validation else None, store, collate)
@@ -173,8 +170,8 @@ def main() -> None:
     torch.set_num_threads(1)
     chosen = apply_overrides(recipe(), arguments.set)
     main_process = os.environ.get("RANK", "0") == "0"
-    run = RunFolder(arguments.run if main_process else Path(f"{arguments.run}-{os.environ['RANK']}"),
-              resume=arguments.resume)  # fmt: skip
+    place = arguments.run if main_process else Path(f"{arguments.run}-{os.environ['RANK']}")
+    run = RunFolder(place, resume=arguments.resume)
     if arguments.resume:
         chosen = from_dict(run.read(RECIPE))
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from transformers import T5Config, T5ForConditionalGeneration
+import transformers
+from transformers import T5ForConditionalGeneration
 
 from starc.config import T5Config
 from starc.decoder.t5 import T5
@@ -10,7 +11,7 @@ from starc.decoder.t5 import T5
 
 def stock(settings: T5Config) -> T5ForConditionalGeneration:
     """A random model of transformers."""
-    config = T5Config(
+    config = transformers.T5Config(
         vocab_size=settings.vocabulary,
         d_model=settings.width,
         d_kv=settings.head_width,

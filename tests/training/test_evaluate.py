@@ -10,17 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from starc.config import BeamSearch
-from starc.files.annotations import read_predictions
+from starc.files.annotations import read_predictions, write_predictions
 from starc.model import checkpoint
 from starc.model.starc import STaRC
 from starc.training.dataset import cut
-from starc.training.evaluate import area_under_curve, evaluate, write_predictions
+from starc.training.evaluate import area_under_curve, evaluate
 from starc.training.loop import train
 from starc.training.recipes import apply_overrides
 from starc.training.run import RunFolder
-from starc.training.validation import overlapping
 from support import small_training as small
+
+WINDOWS = [
+    "model.inputs.frames=8",
+    "model.windowing.seconds=8",
+    "model.windowing.longest=10",
+    "model.windowing.in_training=true",
+]
 
 
 def test_the_area_is_the_share_of_pairs_in_order() -> None:
@@ -56,16 +61,10 @@ def test_a_part_has_the_events_and_words_whose_middle_it_holds() -> None:
     assert cut(example, 0, 24) is example
 
 
-def test_windows_at_inference_cover_a_video() -> None:
-    videos = small.videos()
-    assert len(overlapping(videos, 0, 0)) == 1
-    assert [(look.start, look.end) for look in overlapping(videos, 0, 30)] == [(0, 24)]
-
-
-@pytest.mark.parametrize("window", [0.0, 10.0])
-def test_a_model_folder_is_scored(tmp_path: Path, window: float) -> None:
+@pytest.mark.parametrize("windowing", ["none", "seconds"])
+def test_a_model_folder_is_scored(tmp_path: Path, windowing: str) -> None:
     small.files(tmp_path)
-    chosen = apply_overrides(small.recipe(), [f"model.window={window}"])
+    chosen = apply_overrides(small.recipe(), WINDOWS if windowing == "seconds" else [])
     task = small.task(chosen)
     checkpoint.save(
         tmp_path / "model", STaRC(chosen.model), tokenizer=small.tokenizer(), store=task.store
@@ -76,8 +75,7 @@ def test_a_model_folder_is_scored(tmp_path: Path, window: float) -> None:
         tmp_path / "annotations.json",
         tmp_path / "features.pth",
         tmp_path / "speech.json",
-        search=BeamSearch(beams=1, max_tokens=40),
-        told=lambda done, total: heard.append((done, total)),
+        on_progress=lambda done, total: heard.append((done, total)),
     )
     assert set(found.predictions) == set(found.references)
     assert heard[-1] == (len(found.references), len(found.references))
@@ -90,7 +88,7 @@ def test_a_model_folder_is_scored(tmp_path: Path, window: float) -> None:
 
 
 def test_training_in_parts_is_reproducible(tmp_path: Path) -> None:
-    chosen = apply_overrides(small.recipe(), ["model.window=8", "train.relative_rate=true"])
+    chosen = apply_overrides(small.recipe(), [*WINDOWS, "train.relative_rate=true"])
     traces = []
     for name in ("a", "b"):
         with RunFolder(tmp_path / name, resume=False) as run:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from starc.errors import ConfigError
-from starc.training.batches import order, per_epoch
+from starc.training.dataset import batch_order, batches_per_epoch
 from starc.training.recipes import RECIPES, TrainConfig, apply_overrides, from_dict, recipe, to_dict
 from starc.training.tables import ABLATIONS, ablation
 
@@ -65,14 +65,14 @@ def test_every_row_is_a_recipe(name: str) -> None:
 def test_batches_follow_from_seed_and_epoch() -> None:
     lengths = [n % 50 for n in range(103)]
     config = TrainConfig(batch=4, seed=3)
-    first = order(lengths, config, 0)
-    assert first == order(lengths, config, 0)
-    assert first != order(lengths, config, 1)
-    assert len(first) == per_epoch(103, config) == 25
+    first = batch_order(lengths, config, 0)
+    assert first == batch_order(lengths, config, 0)
+    assert first != batch_order(lengths, config, 1)
+    assert len(first) == batches_per_epoch(103, config) == 25
     used = [video for batch in first for video in batch]
     assert len(set(used)) == len(used) == 100
     spread = [max(lengths[v] for v in batch) - min(lengths[v] for v in batch) for batch in first]
-    plain = order(lengths, TrainConfig(batch=4, seed=3, group_by_length=False), 0)
+    plain = batch_order(lengths, TrainConfig(batch=4, seed=3, group_by_length=False), 0)
     loose = [max(lengths[v] for v in batch) - min(lengths[v] for v in batch) for batch in plain]
     assert sum(spread) < sum(loose) / 4
-    assert order([5], config, 0) == [[0]]
+    assert batch_order([5], config, 0) == [[0]]

@@ -21,7 +21,7 @@ from starc.training.data_check import examine
 from starc.training.dataset import Videos, usable_events
 from starc.training.recipes import apply_overrides
 from starc.training.tables import ablation
-from starc.training.train import Files, run_training, started_from
+from starc.training.train import Files, initialised, run_training
 from starc.types import Sentence
 from support.small_training import SMALL, files, recipe, task, videos
 
@@ -205,6 +205,6 @@ def test_the_two_stages(tmp_path: Path) -> None:
     assert manifest["files"]["annotations"]["content"] and manifest["versions"]["torch"]
     wider = apply_overrides(recipe(), ["model.t5.feed_forward=48"])
     with pytest.raises(CheckpointError, match="the recipe needs"):
-        started_from(one / "best", wider)
+        initialised(checkpoint.load(one / "best"), wider)
     with pytest.raises(ConfigError, match="keeps its recipe"):
         run_training("youcook2", second, two, SMALL, resume=True, progress=told.append)

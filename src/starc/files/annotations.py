@@ -364,3 +364,15 @@ _FORMATS: dict[str, Callable[[Path, Any], Iterator[Record]]] = {
     "lines": _lines,
     "captioned": _lines,
 }
+
+
+def write_predictions(predictions: Mapping[str, VideoAnnotation], path: Path) -> None:
+    """The papers' prediction file."""
+    from starc.files.atomic import replacing
+
+    events = {
+        video: [(*span, text) for span, text in zip(one.spans, one.sentences, strict=True)]
+        for video, one in predictions.items()
+    }
+    with replacing(path) as file:
+        file.write(prediction_file(events))

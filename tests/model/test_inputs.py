@@ -13,7 +13,9 @@ from support.small_training import recipe, tokenizer, videos
 
 
 def collator(config: Config | None = None) -> Collator:
-    return Collator(config or recipe().model, tokenizer(), frames=24, span=1.0)
+    config = config or recipe().model
+    loss = dataclasses.replace(config.loss, corrupted_span=1.0)
+    return Collator(dataclasses.replace(config, loss=loss), tokenizer())
 
 
 def test_long_videos_are_thinned_out_evenly() -> None:

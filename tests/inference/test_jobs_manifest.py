@@ -11,8 +11,7 @@ import pytest
 
 from starc.errors import StarcError
 from starc.files.cache import fingerprint
-from starc.inference.jobs import FILE, Manifest, Row
-from starc.inference.jobs import Job
+from starc.inference.jobs import MANIFEST, Job, Manifest, ManifestRow
 
 
 def row(name: str, **more: object) -> ManifestRow:
@@ -30,16 +29,16 @@ def test_rows_come_back_and_the_last_one_holds(tmp_path: Path) -> None:
             "a": row("a"),
             'ü "q"': row('ü "q"', outputs=("a.vtt",), notes=("n",)),
         }
-    lines = (tmp_path / FILE).read_text("utf-8").splitlines()
+    lines = (tmp_path / MANIFEST).read_text("utf-8").splitlines()
     assert [json.loads(line)["status"] for line in lines] == ["failed", "done", "done"]
 
 
 def test_a_line_cut_off_by_a_kill_is_ignored(tmp_path: Path) -> None:
     with Manifest(tmp_path) as manifest:
         manifest.append(row("a"))
-    whole = (tmp_path / FILE).read_bytes()
+    whole = (tmp_path / MANIFEST).read_bytes()
     for cut in (1, len(whole) // 2, len(whole) - 2):
-        (tmp_path / FILE).write_bytes(whole + whole[:cut])
+        (tmp_path / MANIFEST).write_bytes(whole + whole[:cut])
         with Manifest(tmp_path) as manifest:
             assert list(manifest.rows) == ["a"]
             manifest.append(row("b"))
