@@ -14,12 +14,14 @@ from starc.cli import app
 from starc.errors import AnnotationError, CheckpointError, ConfigError
 from starc.files.annotations import VideoAnnotation
 from starc.model import checkpoint
+from starc.model.checkpoint import Loaded
 from starc.model.starc import STaRC
 from starc.training import analysis, figures
 from starc.training.ablations import Result, markdown, rows, write
 from starc.training.data_check import examine
 from starc.training.dataset import Videos, usable_events
-from starc.training.recipes import apply_overrides
+from starc.training.evaluate import caption_videos
+from starc.training.recipes import Recipe, apply_overrides
 from starc.training.tables import ablation
 from starc.training.train import Files, initialised, run_training
 from starc.types import Sentence
@@ -71,11 +73,15 @@ def test_videos_must_fit_together() -> None:
     assert [(e.start, e.end) for e in usable_events(one["a"])] == [(0, 5), (4, 20.0)]
 
 
-def test_looking_inside_and_drawing(tmp_path: Path) -> None:
-    chosen = recipe()
+def untrained(chosen: Recipe) -> Loaded:
+    """A model of random weights with its datastore."""
     torch.manual_seed(0)
     made = task(chosen)
-    seen = list(analysis.analyse(STaRC(chosen.model), made.store, made.collate, list(videos(2))))
+    return Loaded(STaRC(chosen.model).eval(), made.collate.tokenizer, made.store, Path("model"))
+
+
+def test_looking_inside_and_drawing(tmp_path: Path) -> None:
+    seen = list(analysis.analyse(untrained(recipe()), videos(2), range(2)))
     assert set(seen[0].segments) == set(analysis.METHODS)
     for cut in seen[0].segments.values():
         assert [segment.first for segment in cut] == [0, *(s.stop for s in cut[:-1])]
@@ -110,12 +116,10 @@ def test_segments_on_the_events_are_of_the_best_quality() -> None:
 
 
 def test_the_segments_that_retrieve_lie_in_the_video() -> None:
-    chosen = recipe()
-    torch.manual_seed(0)
-    made, found = task(chosen), videos(2)
-    model = STaRC(chosen.model)
-    cut = analysis.retrieving_segments(model, made.store, made.collate, found)
-    (seen, _) = analysis.analyse(model, made.store, made.collate, list(found))
+    chosen, found = recipe(), videos(2)
+    loaded = untrained(chosen)
+    cut = analysis.retrieving_segments(caption_videos(loaded, found), found)
+    (seen, _) = analysis.analyse(loaded, found, range(2))
     kept = [segment for segment in seen.segments["transport"] if segment.kept]
     assert 0 < len(kept) <= chosen.model.segments.top_k
     assert cut["video0"].spans == tuple((float(it.first), float(it.stop)) for it in kept)
@@ -154,10 +158,7 @@ def test_several_models_are_correlated(tmp_path: Path, meteor_backend: Any) -> N
 
 
 def test_area_under_curve_of_a_perfect_score() -> None:
-    chosen = recipe()
-    torch.manual_seed(0)
-    made = task(chosen)
-    (seen,) = analysis.analyse(STaRC(chosen.model), made.store, made.collate, [videos()[0]])
+    (seen,) = analysis.analyse(untrained(recipe()), videos(), [0])
     for score, expected in ((seen.salient_T.float(), 1.0), (1 - seen.salient_T.float(), 0.0)):
         object.__setattr__(seen, "saliency_T", score)
         assert analysis.area_under_curve([seen]) == expected

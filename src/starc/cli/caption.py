@@ -210,7 +210,8 @@ def caption_folder(
         def on_row(row: ManifestRow) -> None:
             progress.advance(task)
             if row.status != "done":
-                progress.console.print(f"{row.video}: {row.error}", highlight=False, markup=False)
+                named = row.error if row.video in row.error else f"{row.video}: {row.error}"
+                progress.console.print(named, highlight=False, markup=False, soft_wrap=True)
 
         common: dict[str, Any] = {"output": output, "resume": resume, "on_row": on_row}
         if engine == "ray":

@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from starc.decoder.precision import fused_linear
-from starc.decoder.stack import Block, MemoryAttention
-from starc.decoder.t5 import T5
+from starc.decoder.t5 import T5, Block, MemoryAttention
 
 Linear = Callable[[Tensor], Tensor]
 
