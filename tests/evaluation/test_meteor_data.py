@@ -207,3 +207,4 @@ def test_java_hash() -> None:
     assert java_hash("cars") == java_hash("cat5") == 3046175
     assert java_hash("polygenelubricants") == 1 << 31
     assert java_hash("\U0001f600") == (31 * 0xD83D + 0xDE00) & 0xFFFFFFFF
+    assert java_hash("\ud83d") == 0xD83D  # half a character, as broken JSON has it

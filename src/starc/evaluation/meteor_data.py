@@ -114,8 +114,8 @@ def stemmer() -> Callable[[str], str]:
 
 def java_hash(text: str) -> int:
     """32-bit string hash, h = 31 h + c: METEOR compares words by it."""
-    value = 0
-    for unit in struct.unpack(f"<{len(text.encode('utf-16-le')) // 2}H", text.encode("utf-16-le")):
+    value, encoded = 0, text.encode("utf-16-le", "surrogatepass")
+    for unit in struct.unpack(f"<{len(encoded) // 2}H", encoded):
         value = (31 * value + unit) & 0xFFFFFFFF
     return value
 
