@@ -153,6 +153,7 @@ def test_the_extension_refuses_what_would_lead_outside_its_arrays(meteor_backend
     ]:
         with pytest.raises(ValueError):
             Aligner(*good[:place], wrong, *good[place + 1 :])
+    Aligner(view("H", 0), view("I", 1, 1), view("I", 0, 0), view("I"))  # no paraphrase at all
     aligner = Aligner(*good)
     word = aligner.add_word(1, 2, True, [3], 0)
     sentence = aligner.add_sentence([word, word])

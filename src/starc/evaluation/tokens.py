@@ -14,42 +14,36 @@ from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from typing import TypeAlias
 
-__all__ = ["exact", "plain", "tokenise", "tokenise_all"]
-
-_Match: TypeAlias = Callable[[str, int], re.Match[str] | None]
-
-
-def _words(text: str) -> list[str]:
-    return text.split()
+_Matcher: TypeAlias = Callable[[str, int], re.Match[str] | None]
 
 
 # Abbreviations keep their full stop. Two more characters count towards the reach of the first
 # kind, so `etc.-a` is three tokens and `mr.-a` is one.
-_ENDING = _words("""
+_ENDING = """
     al co ct ga jr ky md mo rd rt sq sr va vt ala apr aug bhd cos dak dec esq est etc ext feb fla
     fri inc ind jan jul jun kan ltd mar mon neb nev nov oct plc sep seq sys tel thu tue wed wis wyo
     ariz assn bldg blvd bros colo conn corp intl kans mich minn mont okla penn sept tenn tues univ
     wisc calif thurs
-""")
-_LEADING = _words("""
+""".split()
+_LEADING = """
     cf dr ft lt mr ms mt ph st vs wm adj adm adv ave cie col cpl det drs ens gen gov hon jos maj mme
     mrs pfc pvt rep rev sen sfc sgt spc ste alex asst atty brig capt cmdr dept elec govs insp invt
     mlle msgr natl pres prof reps sens supt assoc attys comdr lieut profs supts treas messrs
-""")
-_STATES = _words("az la pa ark del ill ore tex mass miss wash")  # only with a capital: "WASH."
-_FIRMS = _words("mfg mtg pte pty ppte ppty ptes ptys pptes pptys")
-_BEFORE_NUMBERS = _words("ca no op pp art fig nos figs prop")
+""".split()
+_STATES = "az la pa ark del ill ore tex mass miss wash".split()  # only with a capital: "WASH."
+_FIRMS = "mfg mtg pte pty ppte ppty ptes ptys pptes pptys".split()
+_BEFORE_NUMBERS = "ca no op pp art fig nos figs prop".split()
 # A single letter loses its full stop before a word that opens a sentence: "So am I. The pan ..."
-_OPENERS = _words("""
+_OPENERS = """
     about according additionally after earlier here however last many more once other since some
     such that their then there these they this what when while a an as at he if in it so we but her
     now one our she the yet you
-""")
+""".split()
 _SPLIT = {"cannot": 3, "gonna": 3, "gotta": 3, "lemme": 3, "gimme": 3, "wanna": 3}
-_FILES = _words("""
+_FILES = """
     c h x gz pl ps py bat bmp cgi cpp dll doc exe gif htm jar jpg mov mp3 pdf php png ppt sql tar
     txt wav xml zip docx html java jpeg
-""")
+""".split()
 
 
 def _any(words: Iterable[str]) -> str:
@@ -173,9 +167,9 @@ _FROM_SIGN = [
 _MARKS = frozenset("'`&@:./-_<(+$#!?;= %*~,")
 
 _EASY = re.compile(r"\s*(?:([A-Za-z]+)[,;:!?]?(?=\s))?")
-_SPELLING = dict(zip("()[]{}", _words("-lrb- -rrb- -lsb- -rsb- -lcb- -rcb-"), strict=True))
+_SPELLING = dict(zip("()[]{}", "-lrb- -rrb- -lsb- -rsb- -lcb- -rcb-".split(), strict=True))
 _SPELLING |= {"&amp;": "&", "&lt;": "<", "&gt;": ">"}
-_SPELLING |= dict.fromkeys(_words("&nbsp; &md; &mdash; &ndash; -- --- ---- '' ``"), "")
+_SPELLING |= dict.fromkeys("&nbsp; &md; &mdash; &ndash; -- --- ---- '' ``".split(), "")
 _SPELLING |= dict.fromkeys("-.,;:!?'`\"", "")
 _NON_ASCII = re.compile(r"[^\x00-\x7f]|\n")
 _CONTROLS = dict.fromkeys([*range(32), 127], "\t")
@@ -200,20 +194,15 @@ _CAREFUL = {
 def tokenise(caption: str) -> str:
     """The tokens of a caption, lower-cased, joined by spaces, punctuation left out."""
     text = caption if caption.isascii() and "\n" not in caption else _NON_ASCII.sub(" ", caption)
-    found = plain(text)
-    if found is not None:
-        return found
+    tokens = tokenise_ordinary(text)
+    if tokens is not None:
+        return tokens
     if _LAST_LETTER.fullmatch(text):
         text = text.rstrip().removesuffix(".")
-    return exact(text)
+    return tokenise_by_rules(text)
 
 
-def tokenise_all(captions: Iterable[str]) -> dict[str, str]:
-    """The tokens of each distinct caption."""
-    return {caption: tokenise(caption) for caption in dict.fromkeys(captions)}
-
-
-def plain(text: str) -> str | None:
+def tokenise_ordinary(text: str) -> str | None:
     """The tokens of an ordinary caption: words, whole numbers, hyphens and signs before a space.
 
     None for anything that may not be ordinary: abbreviations, `cannot`, two numbers in a row.
@@ -226,7 +215,7 @@ def plain(text: str) -> str | None:
     return " ".join(" ".join(words).translate(_UNPUNCTUATED).split())
 
 
-def exact(text: str) -> str:
+def tokenise_by_rules(text: str) -> str:
     """The tokens of any ASCII text, by the full set of rules.
 
     Control characters separate tokens; so do those that end a line, which a caption cannot hold.
@@ -255,21 +244,21 @@ def _stop(text: str, place: int, marks: frozenset[str]) -> int:
     """Where the token that begins at `place` ends."""
     first = text[place]
     reach, stop = place, place + 1
-    for match in _matchers(first.isalpha(), first.isdigit(), marks):
-        found = match(text, place)
-        if found is not None and found.end() > reach:
-            reach = found.end()
-            stop = found.start(found.lastindex) if found.lastindex else reach
+    for matcher in _matchers(first.isalpha(), first.isdigit(), marks):
+        match = matcher(text, place)
+        if match is not None and match.end() > reach:
+            reach = match.end()
+            stop = match.start(match.lastindex) if match.lastindex else reach
     return stop
 
 
 @cache
-def _compiled(rule: str) -> _Match:
+def _compiled(rule: str) -> _Matcher:
     return re.compile(rule, re.DOTALL).match
 
 
 @lru_cache(maxsize=4096)
-def _matchers(letter: bool, digit: bool, marks: frozenset[str]) -> tuple[_Match, ...]:
+def _matchers(letter: bool, digit: bool, marks: frozenset[str]) -> tuple[_Matcher, ...]:
     """The rules for a token with this first character in a caption with these marks."""
     rules = _FROM_LETTER if letter else _FROM_DIGIT if digit else _FROM_SIGN
     return tuple(
