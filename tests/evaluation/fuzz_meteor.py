@@ -20,6 +20,7 @@ import sysconfig
 import tempfile
 from array import array
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,11 +31,12 @@ NAME = "starc.evaluation._meteor"
 CHECKS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
 PAIRS_PER_METEOR = 5000  # a Meteor keeps all that it has seen; a new one also tests the clean-up
 
-WORDS = """the a of to in and is was on it he she they man woman person people dog dogs hound car
-    cars auto automobile big large child kids boy girl run runs running ran walk walks goes went
+VOCABULARY = """the a of to in and is was on it he she they man woman person people dog dogs hound
+    car cars auto automobile big large child kids boy girl run runs running ran walk walks goes went
     put puts place places add adds stir mix cut cuts chop slice food foods in front of at once
     right away shows showing seen see begins starts start then while into pan pot bowl oil water
-    salt 1 2 5 10 first second up down cat5 cats cat play plays playing game ball""".split()
+    salt 1 2 5 10 first second up down cat5 cats cat play plays playing game ball"""
+WORDS = VOCABULARY.split()
 HOSTILE = [
     *("", " ", "  ", "\t", "\n", "\r\x0b\x0c", "\0", "\0\0", "\x7f", "\xa0", "\u3000", "\u200b"),
     *("\ud800", "\udfff", "\ud83d\ude00", "\U0001f600", "\U0010ffff", "é", "e\u0301", "ß", "İ"),
@@ -99,7 +101,7 @@ def index_sections(rng: random.Random) -> list[array[int]]:
     cuts = sorted(rng.randint(1, nodes) for _ in range(nodes - 1))
     child_starts = [1, *cuts, nodes]
     node_words = [0]
-    for first, last in zip(child_starts, child_starts[1:], strict=False):
+    for first, last in pairwise(child_starts):
         node_words += sorted(rng.sample(range(20), last - first))
     targets = [rng.sample(range(nodes), rng.randint(0, min(nodes, 4))) for _ in range(nodes)]
     target_starts = [0]
@@ -146,7 +148,7 @@ def index_case(rng: random.Random, c_aligner: Any) -> str:
         return "failed: a sound index is refused" if sound else "refused"
     aligners = [in_c]
     _, _, starts, targets = sections
-    spans = zip(starts, starts[1:], strict=False)
+    spans = pairwise(starts)
     if all(len(set(targets[first:last])) == last - first for first, last in spans):
         aligners.append(Aligner(*map(memoryview, sections)))  # it relies on distinct targets
     words = [

@@ -215,9 +215,9 @@ def evaluate(
     subset: Subset = None,
 ) -> None:
     """Caption annotated videos from their features, and score the answers."""
+    from starc.cli.score import meteor_with_progress, show
     from starc.decoder.beam_search import SEARCH, BeamSearch
-    from starc.evaluation import tables
-    from starc.evaluation.report import score
+    from starc.evaluation import score
     from starc.training import evaluate as road
 
     with _bar("Captioning") as bar:
@@ -234,9 +234,9 @@ def evaluate(
         )
     if target is not None:
         road.write_predictions(found.predictions, target)
-    with tables.meteor_with_progress(err) as meteor:
+    with meteor_with_progress() as meteor:
         report = score(found.predictions, found.references, meteor=meteor)
-    tables.show(out, err, [report], [], names=(model,))
+    show([report])
     if found.saliency_auc is not None:
         out.print(f"Saliency: {found.saliency_auc:.3f} AUC, inside events against outside")
 

@@ -21,6 +21,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def locate() -> Sources:
     raise MissingExtra("METEOR's data (pycocoevalcap)", "eval")
 
 
+@cache
 def stemmer() -> Callable[[str], str]:
     """The Snowball English stemmer of METEOR's time.
 
@@ -146,21 +148,21 @@ class Index:
 
 
 def open_index(
-    cache: Path | None = None, sources: Sources | None = None, progress: Progress | None = None
+    folder: Path | None = None, sources: Sources | None = None, progress: Progress | None = None
 ) -> Index:
     """The index from the cache; built first if it is not there or not sound."""
-    sources, cache = sources or locate(), cache or cache_folder()
+    sources, folder = sources or locate(), folder or cache_folder()
     progress = progress or (lambda fraction: None)
-    path, fingerprint = cache / NAME, sources.fingerprint()
+    path, fingerprint = folder / NAME, sources.fingerprint()
     sections = _read(path, fingerprint)
     if sections is None:
         try:
-            cache.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             with replacing(path, binary=True) as file:
                 _write(file, _build(sources, progress), fingerprint)
         except OSError as error:
             raise StarcError(
-                f"{cache}: METEOR's index cannot be written ({error.strerror or error}); "
+                f"{folder}: METEOR's index cannot be written ({error.strerror or error}); "
                 "make room there or set XDG_CACHE_HOME to a folder you can write to"
             ) from error
         sections = _read(path, fingerprint)

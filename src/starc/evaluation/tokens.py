@@ -17,33 +17,37 @@ from typing import TypeAlias
 _Matcher: TypeAlias = Callable[[str, int], re.Match[str] | None]
 
 
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 # Abbreviations keep their full stop. Two more characters count towards the reach of the first
 # kind, so `etc.-a` is three tokens and `mr.-a` is one.
-_ENDING = """
+_ENDING = _words("""
     al co ct ga jr ky md mo rd rt sq sr va vt ala apr aug bhd cos dak dec esq est etc ext feb fla
     fri inc ind jan jul jun kan ltd mar mon neb nev nov oct plc sep seq sys tel thu tue wed wis wyo
     ariz assn bldg blvd bros colo conn corp intl kans mich minn mont okla penn sept tenn tues univ
     wisc calif thurs
-""".split()
-_LEADING = """
+""")
+_LEADING = _words("""
     cf dr ft lt mr ms mt ph st vs wm adj adm adv ave cie col cpl det drs ens gen gov hon jos maj mme
     mrs pfc pvt rep rev sen sfc sgt spc ste alex asst atty brig capt cmdr dept elec govs insp invt
     mlle msgr natl pres prof reps sens supt assoc attys comdr lieut profs supts treas messrs
-""".split()
-_STATES = "az la pa ark del ill ore tex mass miss wash".split()  # only with a capital: "WASH."
-_FIRMS = "mfg mtg pte pty ppte ppty ptes ptys pptes pptys".split()
-_BEFORE_NUMBERS = "ca no op pp art fig nos figs prop".split()
+""")
+_STATES = _words("az la pa ark del ill ore tex mass miss wash")  # only with a capital: "WASH."
+_FIRMS = _words("mfg mtg pte pty ppte ppty ptes ptys pptes pptys")
+_BEFORE_NUMBERS = _words("ca no op pp art fig nos figs prop")
 # A single letter loses its full stop before a word that opens a sentence: "So am I. The pan ..."
-_OPENERS = """
+_OPENERS = _words("""
     about according additionally after earlier here however last many more once other since some
     such that their then there these they this what when while a an as at he if in it so we but her
     now one our she the yet you
-""".split()
+""")
 _SPLIT = {"cannot": 3, "gonna": 3, "gotta": 3, "lemme": 3, "gimme": 3, "wanna": 3}
-_FILES = """
+_FILES = _words("""
     c h x gz pl ps py bat bmp cgi cpp dll doc exe gif htm jar jpg mov mp3 pdf php png ppt sql tar
     txt wav xml zip docx html java jpeg
-""".split()
+""")
 
 
 def _any(words: Iterable[str]) -> str:
@@ -167,9 +171,9 @@ _FROM_SIGN = [
 _MARKS = frozenset("'`&@:./-_<(+$#!?;= %*~,")
 
 _EASY = re.compile(r"\s*(?:([A-Za-z]+)[,;:!?]?(?=\s))?")
-_SPELLING = dict(zip("()[]{}", "-lrb- -rrb- -lsb- -rsb- -lcb- -rcb-".split(), strict=True))
+_SPELLING = dict(zip("()[]{}", _words("-lrb- -rrb- -lsb- -rsb- -lcb- -rcb-"), strict=True))
 _SPELLING |= {"&amp;": "&", "&lt;": "<", "&gt;": ">"}
-_SPELLING |= dict.fromkeys("&nbsp; &md; &mdash; &ndash; -- --- ---- '' ``".split(), "")
+_SPELLING |= dict.fromkeys(_words("&nbsp; &md; &mdash; &ndash; -- --- ---- '' ``"), "")
 _SPELLING |= dict.fromkeys("-.,;:!?'`\"", "")
 _NON_ASCII = re.compile(r"[^\x00-\x7f]|\n")
 _CONTROLS = dict.fromkeys([*range(32), 127], "\t")
