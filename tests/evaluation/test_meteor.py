@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evaluation import fuzz_meteor
 from starc.evaluation import alignment, meteor
 from starc.evaluation.meteor import Meteor, aggregate, normalise
 
@@ -89,6 +90,12 @@ def test_back_ends_agree(meteor_backend: Maker, hypothesis: str, reference: str)
     assert found[20] <= min(found[21:])
     assert sum(found[4:20:4]) + sum(found[6:20:4]) == found[21]
     assert 0 <= meteor.score(found) <= 1
+
+
+def test_back_ends_agree_on_hostile_input(meteor_backend: Maker) -> None:
+    """A slice of `make fuzz`, without the sanitisers."""
+    meteor_backend("c")
+    assert fuzz_meteor.fuzz(400, seed=1, extension=meteor._meteor)["failed"] == 0
 
 
 def test_back_ends_agree_on_long_sentences(meteor_backend: Maker) -> None:

@@ -73,10 +73,7 @@ def corpus(
         rows = [
             (start, end, v, number.setdefault(caption, len(number)), rank)
             for v, video in enumerate(videos)
-            if (annotation := annotations.get(video))
-            for rank, ((start, end), caption) in enumerate(
-                zip(annotation.spans, annotation.sentences, strict=True)
-            )
+            for rank, (start, end, caption) in enumerate(annotations.get(video, ()))
         ]
         table = np.array(rows, np.float64).reshape(-1, 5)
         video, caption, rank = table[:, 2:].T.astype(np.int64)
