@@ -116,27 +116,10 @@ def score(
         for file in references
     ]
     for source, file in zip(references, files, strict=True):
-        for video, annotation in file.items():
-            if not annotation.spans:
-                raise AnnotationError(
-                    f"{_name(source, 'references')}: video {video!r} has no events, so nothing "
-                    "can be recalled; remove it"
-                )
+        _check_events(_name(source, "references"), file)
     videos = list(dict.fromkeys(video for file in files for video in file))
-    missing = [video for video in videos if video not in predicted]
-    source = _name(predictions, "predictions")
-    if len(missing) == len(videos):
-        raise AnnotationError(
-            f"{source}: none of its {len(predicted)} videos is in the reference "
-            f"(predictions: {_some(predicted)}; reference: {_some(videos)}); do the files belong "
-            "together?"
-        )
-    if missing and protocol == "published" and not allow_missing:
-        raise AnnotationError(
-            f"{source}: {len(videos) - len(missing)} of {len(videos)} reference videos predicted, "
-            f"missing {_some(missing)}; predict them, or --allow-missing to skip them, or "
-            "--protocol pdvc to count them as 0"
-        )
+    may_miss = allow_missing or protocol == "pdvc"
+    _check_coverage(_name(predictions, "predictions"), predicted, videos, may_miss=may_miss)
     scored = videos if protocol == "pdvc" else [video for video in videos if video in predicted]
     events = corpus(predicted, files, scored)
 
@@ -169,7 +152,7 @@ def score(
         soda_by_reference=soda_by_reference,
         videos=events.videos,
         per_video=per_video,
-        predicted=len(videos) - len(missing),
+        predicted=sum(video in predicted for video in videos),
         total=len(videos),
         events=len(events.video_P),
         references=len(files),
@@ -180,6 +163,36 @@ def score(
 
 def _name(file: File, otherwise: str) -> str:
     return otherwise if isinstance(file, Mapping) else str(file)
+
+
+def _check_events(source: str, file: Mapping[str, VideoAnnotation]) -> None:
+    for video, annotation in file.items():
+        if not annotation.spans:
+            raise AnnotationError(
+                f"{source}: video {video!r} has no events, so nothing can be recalled; remove it"
+            )
+
+
+def _check_coverage(
+    source: str,
+    predicted: Mapping[str, VideoAnnotation],
+    videos: Sequence[str],
+    *,
+    may_miss: bool,
+) -> None:
+    missing = [video for video in videos if video not in predicted]
+    if len(missing) == len(videos):
+        raise AnnotationError(
+            f"{source}: none of its {len(predicted)} videos is in the reference "
+            f"(predictions: {_some(predicted)}; reference: {_some(videos)}); do the files belong "
+            "together?"
+        )
+    if missing and not may_miss:
+        raise AnnotationError(
+            f"{source}: {len(videos) - len(missing)} of {len(videos)} reference videos predicted, "
+            f"missing {_some(missing)}; predict them, or --allow-missing to skip them, or "
+            "--protocol pdvc to count them as 0"
+        )
 
 
 def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
