@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from starc.evaluation.pairs import Floats, Groups, Ints, sums
 
@@ -46,8 +47,8 @@ class NGrams:
         """Places in two lists of rows at which the same owner has the same n-gram."""
         key_a = owner_a * self.size + self.gram_E[row_a]
         key_b = owner_b * self.size + self.gram_E[row_b]
-        _, place_a, place_b = np.intersect1d(key_a, key_b, assume_unique=True, return_indices=True)
-        return place_a, place_b
+        place_b, hit_a = _find(key_a, key_b)
+        return np.flatnonzero(hit_a), place_b[hit_a]
 
     def sum_orders(self, row_X: Ints, owner_X: Ints, value_X: Floats | Ints, owners: int) -> Floats:
         """Sum of values over the rows of each owner, by order, [owners, ORDERS]."""
@@ -130,16 +131,18 @@ def cider(groups: Groups, grams: NGrams) -> Floats:
     row_h, owner_h = grams.rows(hypothesis_I)
     row_r, owner_r = grams.rows(reference_I)
 
-    # N-grams of hypotheses, then those of references; only the latter count as documents.
-    row_E = np.concatenate([row_h, row_r])
-    group_E = groups.group_I[np.concatenate([owner_h, owner_r])]
-    distinct, document_E = np.unique(
-        group_E * grams.size + grams.gram_E[row_E], return_inverse=True
+    documents, count = np.unique(
+        groups.group_I[owner_r] * grams.size + grams.gram_E[row_r], return_counts=True
     )
-    frequency = np.bincount(document_E[len(row_h) :], minlength=len(distinct))
-    idf_E = np.log(groups.size_G[group_E]) - np.log(np.maximum(frequency[document_E], 1))
-    weight_h, weight_r = np.split(grams.count_E[row_E] * idf_E, [len(row_h)])
 
+    def weights(row_X: Ints, owner_X: Ints) -> Floats:
+        group_X = groups.group_I[owner_X]
+        place_X, hit_X = _find(group_X * grams.size + grams.gram_E[row_X], documents)
+        frequency_X = np.where(hit_X, np.append(count, 0)[place_X], 1)
+        idf_X: Floats = np.log(groups.size_G[group_X]) - np.log(frequency_X)
+        return grams.count_E[row_X] * idf_X
+
+    weight_h, weight_r = weights(row_h, owner_h), weights(row_r, owner_r)
     pairs = len(hypothesis_I)
     norm_h = np.sqrt(grams.sum_orders(row_h, owner_h, weight_h**2, pairs))
     norm_r = np.sqrt(grams.sum_orders(row_r, owner_r, weight_r**2, pairs))
@@ -152,3 +155,9 @@ def cider(groups: Groups, grams: NGrams) -> Floats:
     bigrams_C = np.maximum(grams.words_C - 1, 0)
     delta_I = (bigrams_C[hypothesis_I] - bigrams_C[reference_I]).astype(np.float64)
     return groups.means(value.mean(1) * np.exp(-(delta_I**2) / (2 * _SIGMA**2)) * 10.0)
+
+
+def _find(key_X: Ints, sorted_keys: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Place of each key among sorted distinct ones, and whether it is there at all."""
+    place_X = np.searchsorted(sorted_keys, key_X)
+    return place_X, np.append(sorted_keys, -1)[place_X] == key_X
