@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-slow check bench browser clean
+.PHONY: demo test test-slow check bench fuzz browser clean
 .DELETE_ON_ERROR:
 
 # VIDEO=my.mp4 captions that instead of the sample.
@@ -30,6 +30,10 @@ check: $(READY)
 
 bench: $(READY)
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+# METEOR in C against METEOR in Python on 100,000 hostile pairs, under AddressSanitizer (minutes).
+fuzz: $(READY)
+	$(BIN)/python tests/evaluation/fuzz_meteor.py
 
 # torch comes first and exactly: a later resolver step must not swap it for another build.
 $(READY): pyproject.toml setup.py src/starc/evaluation/_meteor.c

@@ -30,7 +30,7 @@ def test_the_threshold_is_strict() -> None:
         [{"a": VideoAnnotation(((0, 10),), ("x",))}],
         ["a"],
     )
-    exact = half.references[0].overlaps.iou_O[0]
+    exact = half.references[0].iou_O[0]
     assert by_overlap(half, [exact]).precision_VT.tolist() == [[0]]
     assert by_overlap(half, [np.nextafter(exact, 0)]).precision_VT.tolist() == [[1]]
 

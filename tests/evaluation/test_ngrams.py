@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starc.evaluation.bleu import bleu
-from starc.evaluation.cider import cider
-from starc.evaluation.ngrams import ngrams
+from starc.evaluation.ngrams import bleu, cider, ngrams
 from starc.evaluation.pairs import Groups
 
 word = st.sampled_from(["add", "oil", "the", "pan", "1\u00a01/2"])
@@ -22,25 +20,25 @@ def grams(text: str) -> Counter[tuple[str, ...]]:
     return Counter(tuple(words[i : i + n]) for n in range(1, 5) for i in range(len(words) - n + 1))
 
 
-def one_group(pairs: list[tuple[int, int]], lonely: list[int] | None = None) -> Groups:
+def one_group(pairs: list[tuple[int, int]], unmatched: list[int] | None = None) -> Groups:
     """All pairs of caption numbers in one group."""
     distinct = sorted(set(pairs))
-    lonely = lonely or []
+    unmatched = unmatched or []
     return Groups(
         np.zeros((1, 4), int),
-        np.array([len(pairs) + len(lonely)]),
+        np.array([len(pairs) + len(unmatched)]),
         np.zeros(len(pairs), int),
         np.array([distinct.index(pair) for pair in pairs], int),
         np.array([a for a, _ in distinct], int),
         np.array([b for _, b in distinct], int),
-        np.zeros(len(lonely), int),
-        np.array(lonely, int),
+        np.zeros(len(unmatched), int),
+        np.array(unmatched, int),
     )
 
 
-def plain_cider(pairs: list[tuple[str, str]], lonely: int) -> float:
+def cider_by_definition(pairs: list[tuple[str, str]], unmatched: int) -> float:
     frequency = Counter(gram for _, reference in pairs for gram in grams(reference))
-    documents = math.log(len(pairs) + lonely)
+    documents = math.log(len(pairs) + unmatched)
 
     def weights(text: str) -> dict[tuple[str, ...], float]:
         return {
@@ -61,7 +59,7 @@ def plain_cider(pairs: list[tuple[str, str]], lonely: int) -> float:
                 for side in (h, r)
             )
             total += (value / norm if norm else value) * math.exp(-(delta**2) / 72) / 4 * 10
-    return total / (len(pairs) + lonely)
+    return total / (len(pairs) + unmatched)
 
 
 @given(captions=st.lists(caption, min_size=1, max_size=6))
@@ -81,19 +79,19 @@ def test_counts(captions: list[str]) -> None:
 @given(
     captions=st.lists(caption, min_size=2, max_size=6),
     data=st.data(),
-    lonely=st.integers(0, 2),
+    unmatched=st.integers(0, 2),
 )
 @settings(deadline=None, max_examples=80)
-def test_cider_and_bleu(captions: list[str], data: st.DataObject, lonely: int) -> None:
+def test_cider_and_bleu(captions: list[str], data: st.DataObject, unmatched: int) -> None:
     number = st.integers(0, len(captions) - 1)
     pairs = data.draw(st.lists(st.tuples(number, number), min_size=1, max_size=6))
     table = ngrams(captions)
-    group = one_group(pairs, [0] * lonely)
+    group = one_group(pairs, [0] * unmatched)
     texts = [(captions[a], captions[b]) for a, b in pairs]
-    assert cider(group, table)[0] == pytest.approx(plain_cider(texts, lonely), abs=1e-12)
+    assert cider(group, table)[0] == pytest.approx(cider_by_definition(texts, unmatched), abs=1e-12)
 
-    tested = sum(len(h.split()) for h, _ in texts) + lonely * len(captions[0].split())
-    referred = sum(len(r.split()) for _, r in texts) + lonely
+    tested = sum(len(h.split()) for h, _ in texts) + unmatched * len(captions[0].split())
+    referred = sum(len(r.split()) for _, r in texts) + unmatched
     product = 1.0
     for n in range(1, 5):
         correct = sum(
@@ -101,7 +99,8 @@ def test_cider_and_bleu(captions: list[str], data: st.DataObject, lonely: int) -
             for h, r in texts
         )
         guess = sum(
-            max(0, len(h.split()) - n + 1) for h in [h for h, _ in texts] + [captions[0]] * lonely
+            max(0, len(h.split()) - n + 1)
+            for h in [h for h, _ in texts] + [captions[0]] * unmatched
         )
         product *= (correct + 1e-15) / (guess + 1e-9)
         ratio = (tested + 1e-15) / (referred + 1e-9)

@@ -24,8 +24,6 @@ def meteor(request: pytest.FixtureRequest, meteor_backend: Any) -> Meteor:
 
 def assert_golden(report: Report, golden: dict[str, Any]) -> None:
     for name, value in golden["metrics"].items():
-        if name == "soda_d":  # not a metric of ours: see dev/LOG.md
-            continue
         assert report.metrics[name] == pytest.approx(value, abs=1e-12, rel=0), name
     for name, values in golden["per_tiou"].items():
         if name in report.per_tiou:

@@ -8,14 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from starc.errors import AnnotationError
+from starc.errors import AnnotationError, StarcError
 from starc.files.annotations import (
     VideoAnnotation,
     read_annotations,
     read_predictions,
     read_references,
     video_id,
+    write_predictions,
 )
+from starc.types import Event
 
 SPANS = ((1.0, 4.0), (5.5, 9.0))
 TEXTS = ("crack the eggs", "whisk them")
@@ -224,3 +226,25 @@ def test_real_files(shared: Path) -> None:
     }
     for name, count in counts.items():
         assert len(read_annotations(folder / name)) == count, name
+
+
+def test_predictions_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.json"
+    odd = VideoAnnotation(
+        ((4.0, 1.0), (0.1, 0.2)), ("back\nwards", "half \ud83d, whole \U0001f600")
+    )
+    none = VideoAnnotation((), ())
+    write_predictions({"odd": odd, "none": none, "ours": [Event(1.0, 4.0, "crack")]}, path)
+    ours = VideoAnnotation(((1.0, 4.0),), ("crack",))
+    assert read_predictions(path) == {"odd": odd, "none": none, "ours": ours}
+
+
+def test_predictions_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.json"
+    path.write_text("the old ones")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_predictions({"a": VideoAnnotation(((0.0, float("nan")),), ("x",))}, path)
+    assert path.read_text() == "the old ones"
+    assert [*tmp_path.iterdir()] == [path]
+    with pytest.raises(StarcError, match=r"no/p.json: cannot be written \(No such file"):
+        write_predictions({}, tmp_path / "no" / "p.json")

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from starc.cli import caption as captioning
-from starc.cli import research
+from starc.cli import research, score
 from starc.errors import MissingExtra, StarcError
 
 app = typer.Typer(
@@ -40,54 +40,7 @@ def options(
     _state["debug"] = debug
 
 
-@app.command()
-def score(
-    predictions: Annotated[Path, typer.Argument(help="What a system predicted.")],
-    references: Annotated[list[Path], typer.Argument(help="One or more annotation files.")],
-    protocol: Annotated[
-        str, typer.Option(help="[b]published[/b], or [b]pdvc[/b]: missing videos count 0.")
-    ] = "published",
-    allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Skip reference videos without prediction.")
-    ] = False,
-    compare: Annotated[
-        Path | None, typer.Option(help="A second system, with confidence over videos.")
-    ] = None,
-    subset: Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")] = None,
-    per_video: Annotated[
-        Path | None, typer.Option("--per-video", help="Write a CSV with a row per video.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-) -> None:
-    """Score predictions: CIDEr, METEOR, SODA_c, BLEU, ROUGE-L, precision, recall, F1."""
-    from starc.evaluation import tables
-    from starc.evaluation.compare import compare as compare_reports
-    from starc.evaluation.report import score as score_files
-
-    if protocol not in ("published", "pdvc"):
-        raise typer.BadParameter(
-            f"{protocol!r} is not one of published, pdvc", param_hint="--protocol"
-        )
-    with tables.meteor_with_progress(err) as meteor:
-        reports = [
-            score_files(
-                file,
-                references,
-                protocol=protocol,  # type: ignore[arg-type]
-                allow_missing=allow_missing,
-                subset=subset,
-                meteor=meteor,
-            )
-            for file in (predictions, compare)
-            if file is not None
-        ]
-    differences = compare_reports(*reports) if compare else []
-    if per_video:
-        tables.write_per_video(reports[0], per_video)
-    if as_json:
-        _print_json(tables.as_json(reports, differences))
-    else:
-        tables.show(out, err, reports, differences, names=(predictions, compare))
+app.command()(score.score)
 
 
 @app.command()

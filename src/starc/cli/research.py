@@ -238,8 +238,8 @@ def evaluate(
     subset: Subset = None,
 ) -> None:
     """Caption annotated videos from their features, as `starc caption` would, and score that."""
-    from starc.evaluation import tables
-    from starc.evaluation.report import score
+    from starc.cli.score import meteor_with_progress, show
+    from starc.evaluation import score
     from starc.files.annotations import write_predictions
     from starc.model.checkpoint import read_config
     from starc.training import evaluate as evaluation
@@ -260,9 +260,9 @@ def evaluate(
         )
     if target is not None:
         write_predictions(answers.predictions, target)
-    with tables.meteor_with_progress(err) as meteor:
+    with meteor_with_progress() as meteor:
         report = score(answers.predictions, answers.references, meteor=meteor)
-    tables.show(out, err, [report], [], names=(model,))
+    show([report])
     if answers.saliency_auc is not None:
         out.print(f"Saliency: {answers.saliency_auc:.3f} AUC, inside events against outside")
 

@@ -4,7 +4,7 @@ from starc.evaluation import score
 print(score("predictions.json", "reference.json").metrics["CIDEr"])
 """
 
-from starc.evaluation.compare import Difference, compare
+from starc.evaluation.compare import compare
 from starc.evaluation.report import Report, score
 
-__all__ = ["Difference", "Report", "compare", "score"]
+__all__ = ["Report", "compare", "score"]

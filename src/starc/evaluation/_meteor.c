@@ -464,9 +464,9 @@ static int take_buffer(PyObject *object, Py_buffer *view, Py_ssize_t itemsize, c
 {
     if (PyObject_GetBuffer(object, view, PyBUF_CONTIG_RO) < 0)
         return -1;
-    if (view->itemsize != itemsize || (uintptr_t)view->buf % (uintptr_t)itemsize) {
-        PyErr_Format(PyExc_ValueError, "%s must have items of %zd bytes, got %zd", name, itemsize,
-                     view->itemsize);
+    if (view->itemsize != itemsize || (view->len && (uintptr_t)view->buf % (uintptr_t)itemsize)) {
+        PyErr_Format(PyExc_ValueError, "%s must have aligned items of %zd bytes, got %zd", name,
+                     itemsize, view->itemsize);
         return -1;
     }
     return 0;

@@ -124,7 +124,7 @@ class Aligner:
 
     def phrases(self, words: Sequence[int]) -> list[tuple[int, int, int]]:
         """(start, stop, node) of all runs of words that begin an entry of the paraphrase table."""
-        found = []
+        phrases = []
         starts, numbers = self._child_starts, [self._numbers[word] for word in words]
         for start in range(len(words)):
             node = 0
@@ -133,23 +133,23 @@ class Aligner:
                 node = bisect_left(self._node_words, numbers[stop], first, last)
                 if node == last or self._node_words[node] != numbers[stop]:
                     break
-                found.append((start, stop + 1, node))
-        return found
+                phrases.append((start, stop + 1, node))
+        return phrases
 
     def _statistics(self, hypothesis: int, reference: int) -> Statistics:
-        one, two = self._sentences[hypothesis], self._sentences[reference]
+        hyp, ref = self._sentences[hypothesis], self._sentences[reference]
         counts = [0] * 23
-        counts[:4] = len(one.words), len(two.words), one.functions[-1], two.functions[-1]
+        counts[:4] = len(hyp.words), len(ref.words), hyp.functions[-1], ref.functions[-1]
         chunks, end, last = 0, -1, -1
-        for match in _search(self._matches(hypothesis, reference), len(two.words)):
+        for match in _search(self._matches(hypothesis, reference), len(ref.words)):
             module, start, stop, first, upto = match[:5]
             place = 4 + 4 * module
-            functions_one = one.functions[stop] - one.functions[start]
-            functions_two = two.functions[upto] - two.functions[first]
-            counts[place] += stop - start - functions_one
-            counts[place + 1] += upto - first - functions_two
-            counts[place + 2] += functions_one
-            counts[place + 3] += functions_two
+            functions_hyp = hyp.functions[stop] - hyp.functions[start]
+            functions_ref = ref.functions[upto] - ref.functions[first]
+            counts[place] += stop - start - functions_hyp
+            counts[place + 1] += upto - first - functions_ref
+            counts[place + 2] += functions_hyp
+            counts[place + 3] += functions_ref
             counts[21] += stop - start
             counts[22] += upto - first
             chunks += (start, first) != (end, last)
@@ -159,37 +159,37 @@ class Aligner:
 
     def _matches(self, hypothesis: int, reference: int) -> list[Match]:
         """All that could be matched, in the order the search tries them."""
-        one, two = self._sentences[hypothesis], self._sentences[reference]
-        found: list[Match] = []
+        hyp, ref = self._sentences[hypothesis], self._sentences[reference]
+        matches: list[Match] = []
 
         def add(module: int, first: int, last: int, start: int, stop: int) -> None:
             length, width = stop - start, last - first
             gain = length + width if module == EXACT else length // 2 + width // 2
             used, covered = ((1 << length) - 1) << start, ((1 << width) - 1) << first
             distance = abs(first - start)
-            found.append(Match(module, start, stop, first, last, gain, distance, used, covered))
+            matches.append(Match(module, start, stop, first, last, gain, distance, used, covered))
 
-        for first, key in enumerate(two.keys):
-            if key in one.spelt:
-                for start in one.spelt[key]:
+        for first, key in enumerate(ref.keys):
+            if key in hyp.spelt:
+                for start in hyp.spelt[key]:
                     add(EXACT, first, first + 1, start, start + 1)
-        if one.words == two.words:
-            return found
-        for first, word in enumerate(two.words):
+        if hyp.words == ref.words:
+            return matches
+        for first, word in enumerate(ref.words):
             stem = self.stems[word]
-            if stem in one.stemmed:
-                for start in one.stemmed[stem]:
-                    if one.keys[start] != two.keys[first]:
+            if stem in hyp.stemmed:
+                for start in hyp.stemmed[stem]:
+                    if hyp.keys[start] != ref.keys[first]:
                         add(STEM, first, first + 1, start, start + 1)
-        for first, word in enumerate(two.words):
-            if shared := one.places.keys() & self._synonyms[word]:
-                for start in sorted(place for other in shared for place in one.places[other]):
+        for first, word in enumerate(ref.words):
+            if shared := hyp.places.keys() & self._synonyms[word]:
+                for start in sorted(place for other in shared for place in hyp.places[other]):
                     add(SYNONYM, first, first + 1, start, start + 1)
         for first, last, start, stop in self._paraphrases(reference, hypothesis):
             add(PARAPHRASE, first, last, start, stop)
         for start, stop, first, last in self._paraphrases(hypothesis, reference):
             add(PARAPHRASE, first, last, start, stop)
-        return found
+        return matches
 
     def _paraphrases(self, source: int, target: int) -> Iterable[tuple[int, int, int, int]]:
         """Runs of words in the source sentence with their paraphrases in the target sentence."""
@@ -199,8 +199,8 @@ class Aligner:
             return
         for start, stop, node in self._sentences[source].phrases:
             order = self._target_order(node)
-            for found in sorted(common & order.keys(), key=order.__getitem__):
-                for place in nodes[found]:
+            for paraphrase in sorted(common & order.keys(), key=order.__getitem__):
+                for place in nodes[paraphrase]:
                     yield start, stop, *place
 
     def _read_targets(self, node: int) -> dict[int, int]:

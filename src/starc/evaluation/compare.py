@@ -13,7 +13,7 @@ import numpy as np
 from starc.errors import AnnotationError
 from starc.evaluation.localisation import f1
 from starc.evaluation.pairs import Floats
-from starc.evaluation.report import CAPTION_METRICS, TIOUS, Report
+from starc.evaluation.report import CAPTION_METRICS, LOCALISATION, TIOUS, Report
 
 _BLOCK = 256
 
@@ -51,52 +51,44 @@ def compare(
         )
     if resamples < 1:
         raise ValueError(f"resamples must be positive, got {resamples = }")
-    values_a, names = _columns(first)
-    values_b, _ = _columns(second)
-    random = np.random.default_rng(seed)
+    names = _columns(first)
+    both_VC = [np.stack([report.per_video[n] for n in names], 1) for report in (first, second)]
+    rng = np.random.default_rng(seed)
     videos = len(first.videos)
-    drawn: list[Floats] = []
+    blocks: list[Floats] = []
     for start in range(0, resamples, _BLOCK):
         size = min(_BLOCK, resamples - start)
-        weight_XV = random.multinomial(videos, np.full(videos, 1 / videos), size=size) / videos
-        drawn.append(
-            _headline(weight_XV @ values_b, names) - _headline(weight_XV @ values_a, names)
-        )
-    difference_XM = np.concatenate(drawn)
-    low, high = np.quantile(difference_XM, [0.025, 0.975], axis=0)
-    below, above = (difference_XM <= 0).mean(0), (difference_XM >= 0).mean(0)
-    chance = np.minimum(1.0, 2 * np.minimum(below, above))
+        weight_XV = rng.multinomial(videos, np.full(videos, 1 / videos), size=size) / videos
+        first_XM, second_XM = (_headline(weight_XV @ value_VC, names) for value_VC in both_VC)
+        blocks.append(second_XM - first_XM)
+    difference_XM = np.concatenate(blocks)
+    low_M, high_M = np.quantile(difference_XM, [0.025, 0.975], axis=0).tolist()
+    below_M, above_M = (difference_XM <= 0).mean(0), (difference_XM >= 0).mean(0)
+    probability_M = np.minimum(1.0, 2 * np.minimum(below_M, above_M)).tolist()
+    metrics = [name for name in names if "@" not in name]
+    if len(metrics) < len(names):
+        metrics += LOCALISATION
     return [
-        Difference(
-            metric,
-            first.metrics[metric],
-            second.metrics[metric],
-            float(low[m]),
-            float(high[m]),
-            float(chance[m]),
+        Difference(metric, first.metrics[metric], second.metrics[metric], low, high, probability)
+        for metric, low, high, probability in zip(
+            metrics, low_M, high_M, probability_M, strict=True
         )
-        for m, metric in enumerate(_headline_names(names))
     ]
 
 
-def _columns(report: Report) -> tuple[Floats, list[str]]:
+def _columns(report: Report) -> list[str]:
+    """The values per video that the headline metrics are made from."""
     names = [name for name in (*CAPTION_METRICS, "soda_c") if name in report.per_video]
     if "F1" in report.metrics:
-        names += [f"Precision@{t}" for t in TIOUS] + [f"Recall@{t}" for t in TIOUS]
-    return np.stack([report.per_video[name] for name in names], 1), names
-
-
-def _headline_names(names: list[str]) -> list[str]:
-    plain = [name for name in names if "@" not in name]
-    return plain + (["F1", "Precision", "Recall"] if len(plain) < len(names) else [])
+        names += [f"{name}@{t}" for name in ("Precision", "Recall") for t in TIOUS]
+    return names
 
 
 def _headline(mean_XC: Floats, names: list[str]) -> Floats:
     """Headline metrics from column means; F1 is a harmonic mean of means, so it comes last."""
-    plain = sum("@" not in name for name in names)
-    if plain == len(names):
+    captions = sum("@" not in name for name in names)
+    if captions == len(names):
         return mean_XC
-    precision_XT = mean_XC[:, plain : plain + len(TIOUS)]
-    recall_XT = mean_XC[:, plain + len(TIOUS) :]
-    place = [f1(precision_XT, recall_XT), precision_XT, recall_XT]
-    return np.concatenate([mean_XC[:, :plain], np.stack([x.mean(1) for x in place], 1)], 1)
+    precision_XT, recall_XT = np.split(mean_XC[:, captions:], 2, axis=1)
+    places = [f1(precision_XT, recall_XT), precision_XT, recall_XT]
+    return np.concatenate([mean_XC[:, :captions], np.stack([x.mean(1) for x in places], 1)], 1)

@@ -8,12 +8,12 @@ video and averaged; F1 is the harmonic mean of those averages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.evaluation.pairs import CAPTIONED_PREDICTIONS, Corpus, Floats, Ints, References, sums
+from starc.evaluation.pairs import Corpus, Floats, Ints, sums
 
 
 class Localisation(NamedTuple):
@@ -36,33 +36,22 @@ class SegmentQuality(NamedTuple):
 
 def by_overlap(corpus: Corpus, tious: Sequence[float]) -> Localisation:
     """Covered means IoU > t, strictly (captions are paired from IoU >= t on)."""
-    read_P = corpus.rank_P < CAPTIONED_PREDICTIONS
-
-    def covered(file: References, t: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        over = file.overlaps
-        hit_O = (over.iou_O > t) & read_P[over.prediction_O]
-        return (
-            _mark(over.prediction_O[hit_O], len(corpus.video_P)),
-            _mark(over.reference_O[hit_O], len(file.video_R)),
-        )
-
-    return _best(corpus, [[covered(file, t) for t in tious] for file in corpus.references])
+    covered = []
+    for file in corpus.references:
+        keep_O = corpus.captioned_P[file.prediction_O]
+        iou_O = file.iou_O[keep_O]
+        best_P = _largest(file.prediction_O[keep_O], iou_O, len(corpus.video_P))
+        best_R = _largest(file.reference_O[keep_O], iou_O, len(file.video_R))
+        covered.append((best_P[:, None] > tious, best_R[:, None] > tious))
+    return _shares(corpus, covered)
 
 
 def by_start(corpus: Corpus, seconds: Sequence[float]) -> Localisation:
     """Navigation: covered means that the starts differ by less than some seconds."""
-    return _best(
+    files = corpus.references
+    return _shares(
         corpus,
-        [
-            [
-                (
-                    file.overlaps.nearest_prediction_P < limit,
-                    file.overlaps.nearest_reference_R < limit,
-                )
-                for limit in seconds
-            ]
-            for file in corpus.references
-        ],
+        [(f.nearest_P[:, None] < seconds, f.nearest_R[:, None] < seconds) for f in files],
     )
 
 
@@ -78,42 +67,37 @@ def segment_quality(corpus: Corpus) -> SegmentQuality:
     recalled_V, best_V, events_V = np.zeros(videos), np.zeros(videos), np.zeros(videos)
     matched_P = np.zeros(len(corpus.video_P), bool)
     for file in corpus.references:
-        over = file.overlaps
-        best_R = np.zeros(len(file.video_R))
-        np.maximum.at(best_R, over.reference_O, over.iou_O)
-        matched_P[over.prediction_O[over.iou_O >= 0.5]] = True
+        best_R = _largest(file.reference_O, file.iou_O, len(file.video_R))
+        matched_P[file.prediction_O[file.iou_O >= 0.5]] = True
         recalled_V += sums(file.video_R, best_R >= 0.5, videos)
         best_V += sums(file.video_R, best_R, videos)
         events_V += np.bincount(file.video_R, minlength=videos)
-    return SegmentQuality(
-        recalled_V / np.maximum(events_V, 1),
-        best_V / np.maximum(events_V, 1),
-        sums(corpus.video_P, matched_P, videos),
-    )
+    events_V = np.maximum(events_V, 1)
+    matched_V = sums(corpus.video_P, matched_P, videos)
+    return SegmentQuality(recalled_V / events_V, best_V / events_V, matched_V)
 
 
-def _best(
-    corpus: Corpus, covered: Sequence[Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]]
+def _shares(
+    corpus: Corpus, covered: Sequence[tuple[NDArray[np.bool_], NDArray[np.bool_]]]
 ) -> Localisation:
     """Shares of covered events per video, then the best over reference files, each for itself."""
-    videos = len(corpus.videos)
-    read_P = corpus.rank_P < CAPTIONED_PREDICTIONS
-    predictions_V = np.maximum(sums(corpus.video_P, read_P, videos), 1)
-    precisions, recalls = [], []
-    for file, marks in zip(corpus.references, covered, strict=True):
-        references_V = np.maximum(np.bincount(file.video_R, minlength=videos), 1)
-        precisions.append(
-            np.stack([sums(corpus.video_P, hit_P & read_P, videos) for hit_P, _ in marks], 1)
-            / predictions_V[:, None]
+
+    def share(video_X: Ints, hit_XT: NDArray[Any], counted_X: NDArray[np.bool_]) -> Floats:
+        hits = [sums(video_X, hit_X & counted_X, len(corpus.videos)) for hit_X in hit_XT.T]
+        return (
+            np.stack(hits, 1) / np.maximum(sums(video_X, counted_X, len(corpus.videos)), 1)[:, None]
         )
-        recalls.append(
-            np.stack([sums(file.video_R, hit_R, videos) for _, hit_R in marks], 1)
-            / references_V[:, None]
-        )
-    return Localisation(np.max(precisions, 0), np.max(recalls, 0))
+
+    precision = [share(corpus.video_P, hit_PT, corpus.captioned_P) for hit_PT, _ in covered]
+    recall = [
+        share(file.video_R, hit_RT, np.ones(len(file.video_R), bool))
+        for file, (_, hit_RT) in zip(corpus.references, covered, strict=True)
+    ]
+    return Localisation(np.max(precision, 0), np.max(recall, 0))
 
 
-def _mark(index: Ints, length: int) -> NDArray[np.bool_]:
-    marks = np.zeros(length, bool)
-    marks[index] = True
-    return marks
+def _largest(index_O: Ints, value_O: Floats, length: int) -> Floats:
+    """The largest value that belongs to each index, 0 where there is none."""
+    largest = np.zeros(length)
+    np.maximum.at(largest, index_O, value_O)
+    return largest

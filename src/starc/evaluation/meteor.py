@@ -4,18 +4,23 @@ In: a tokenised hypothesis and reference. Out: METEOR's 23 counts for the pair, 
 segment, and the aggregate of many segments, which the captioning papers report per video.
 Denkowski and Lavie, "Meteor Universal: Language Specific Translation Evaluation for Any Target
 Language", WMT 2014. The alignment runs in C where the extension was built, else in Python.
+
+METEOR splits and joins tokens once more (`normalise`): `do n't` becomes `do n 't`, `e.g.` becomes
+`eg`, `stir-fry` becomes `stir fry`. For each word four matchers compare spelling, stem, synsets
+and paraphrases (`Lexicon`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from starc.evaluation.alignment import Aligner, Statistics
-from starc.evaluation.meteor_data import Sources, open_index
-from starc.evaluation.meteor_words import Lexicon, normalise
+from starc.evaluation.meteor_data import Index, Sources, java_hash, open_index, stemmer
 
 try:
     from starc.evaluation import _meteor
@@ -38,8 +43,8 @@ class Meteor:
     matched function words of both; chunks; matched words of both.
     """
 
-    backend: str
-    """"c" or "python"; both give the same numbers."""
+    backend: Literal["c", "python"]
+    """Both give the same numbers."""
 
     def __init__(
         self,
@@ -53,18 +58,15 @@ class Meteor:
             raise ValueError(f"backend must be auto, c or python, got {backend!r}")
         if backend == "c" and _meteor is None:
             raise ValueError("backend 'c': the extension starc.evaluation._meteor is not built")
-        index = open_index(cache, sources, progress)
-        in_c = backend != "python" and _meteor is not None
-        self.backend = "c" if in_c else "python"
-        self._aligner = (_meteor.Aligner if in_c else Aligner)(
+        self.backend = "python" if backend == "python" or _meteor is None else "c"
+        self._index = index = open_index(cache, sources, progress)
+        self._aligner = (_meteor.Aligner if self.backend == "c" else Aligner)(
             index.node_words, index.child_starts, index.target_starts, index.targets
         )
         self._lexicon = Lexicon(index)
-        self._prefixes = index.prefixes
-        self._function_words = index.function_words
         self._words: dict[str, int] = {}
         self._sentences: dict[str, int] = {}
-        self._known: dict[Pair, Statistics] = {}
+        self._statistics: dict[Pair, Statistics] = {}
         self._unmatched: dict[str, Statistics] = {}
 
     def statistics(self, hypothesis: str, reference: str) -> Statistics:
@@ -72,15 +74,19 @@ class Meteor:
         return self.statistics_many([(hypothesis, reference)])[0]
 
     def statistics_many(self, pairs: Sequence[Pair]) -> list[Statistics]:
-        """The 23 counts of each pair (hypothesis, reference)."""
-        known = self._known
+        """The 23 counts of each pair (hypothesis, reference).
+
+        A reference with the separator in it is several references: the best one counts.
+        """
+        known = self._statistics
         new = [pair for pair in dict.fromkeys(pairs) if pair not in known]
-        plain = [pair for pair in new if SEPARATOR not in pair[1]]
-        numbers = [(self._sentence(_cleaned(h)), self._sentence(r)) for h, r in plain]
-        known.update(zip(plain, self._aligner.statistics(numbers), strict=True))
-        for hypothesis, reference in new:
-            if SEPARATOR in reference:
-                known[hypothesis, reference] = self._best(hypothesis, reference.split(SEPARATOR))
+        single = [pair for pair in new if SEPARATOR not in pair[1]]
+        numbers = [(self._sentence(_cleaned(h)), self._sentence(r)) for h, r in single]
+        known.update(zip(single, self._aligner.statistics(numbers), strict=True))
+        for hypothesis, several in new:
+            if SEPARATOR in several:
+                parts = [(hypothesis, reference) for reference in several.split(SEPARATOR)]
+                known[hypothesis, several] = max(self.statistics_many(parts), key=score)
         return [known[pair] for pair in pairs]
 
     def score(self, hypothesis: str, reference: str) -> float:
@@ -94,38 +100,33 @@ class Meteor:
     def unmatched(self, hypothesis: str) -> Statistics:
         """The counts of a hypothesis beside one content word that matches nothing."""
         if hypothesis not in self._unmatched:
-            words = normalise(_cleaned(hypothesis), self._prefixes)
-            functions = sum(word in self._function_words for word in words)
+            words = normalise(_cleaned(hypothesis), self._index.prefixes)
+            functions = sum(word in self._index.function_words for word in words)
             self._unmatched[hypothesis] = (len(words), 1, functions, *[0] * 20)
         return self._unmatched[hypothesis]
 
-    def aggregate(self, statistics: Sequence[Statistics]) -> float:
-        """METEOR of many pairs together: the score of their summed counts.
-
-        Chunks of perfect pairs are left out of the sum.
-        """
-        if not statistics:
-            return 0.0
-        total = [sum(column) for column in zip(*statistics, strict=True)]
-        total[20] = sum(counts[20] for counts in statistics if not _perfect(counts))
-        return score(total)
-
-    def _best(self, hypothesis: str, references: Iterable[str]) -> Statistics:
-        """METEOR takes a reference with the separator for several references."""
-        return max((self.statistics(hypothesis, one) for one in references), key=score)
-
     def _sentence(self, text: str) -> int:
-        number = self._sentences.get(text)
-        if number is None:
-            words = [self._word(word) for word in normalise(text, self._prefixes)]
-            number = self._sentences[text] = self._aligner.add_sentence(words)
-        return number
+        if text not in self._sentences:
+            words = [self._word(word) for word in normalise(text, self._index.prefixes)]
+            self._sentences[text] = self._aligner.add_sentence(words)
+        return self._sentences[text]
 
     def _word(self, spelling: str) -> int:
-        number = self._words.get(spelling)
-        if number is None:
-            number = self._words[spelling] = self._aligner.add_word(*self._lexicon.word(spelling))
-        return number
+        if spelling not in self._words:
+            self._words[spelling] = self._aligner.add_word(*self._lexicon.word(spelling))
+        return self._words[spelling]
+
+
+def aggregate(statistics: Sequence[Statistics]) -> float:
+    """METEOR of many pairs together: the score of their summed counts, 0 for none.
+
+    Chunks of perfect pairs are left out of the sum.
+    """
+    if not statistics:
+        return 0.0
+    total = [sum(column) for column in zip(*statistics, strict=True)]
+    total[20] = sum(counts[20] for counts in statistics if not _perfect(counts))
+    return score(total)
 
 
 def score(statistics: Sequence[int]) -> float:
@@ -138,18 +139,18 @@ def score(statistics: Sequence[int]) -> float:
     Matches in the penalty are the mean of both sides; a perfect pair has no penalty. The order of
     the additions is the jar's, to the last bit.
     """
-    words_one, words_two, functions_one, functions_two, *matched = statistics[:20]
-    one = _weighted(matched[0::4], matched[2::4])
-    two = _weighted(matched[1::4], matched[3::4])
-    if not one or not two:
+    words_h, words_r, functions_h, functions_r, *matched = statistics[:20]
+    matched_h = _weighted(matched[0::4], matched[2::4])
+    matched_r = _weighted(matched[1::4], matched[3::4])
+    if not matched_h or not matched_r:
         return 0.0
-    precision = one / (DELTA * (words_one - functions_one) + (1 - DELTA) * functions_one)
-    recall = two / (DELTA * (words_two - functions_two) + (1 - DELTA) * functions_two)
+    precision = matched_h / (DELTA * (words_h - functions_h) + (1 - DELTA) * functions_h)
+    recall = matched_r / (DELTA * (words_r - functions_r) + (1 - DELTA) * functions_r)
     mean = 1 / ((1 - ALPHA) / precision + ALPHA / recall)
     if _perfect(statistics):
         return mean
-    chunks, matches_one, matches_two = statistics[20:]
-    return mean * (1 - GAMMA * math.pow(chunks / ((matches_one + matches_two) / 2), BETA))
+    chunks, matches_h, matches_r = statistics[20:]
+    return mean * (1 - GAMMA * math.pow(chunks / ((matches_h + matches_r) / 2), BETA))
 
 
 def _weighted(content: Sequence[int], function: Sequence[int]) -> float:
@@ -169,3 +170,130 @@ def _perfect(statistics: Sequence[int]) -> bool:
 def _cleaned(hypothesis: str) -> str:
     """The published wrapper does this to hypotheses only."""
     return hypothesis.replace(SEPARATOR, "").replace("  ", " ")
+
+
+_LETTERS = r"A-Za-zÀ-ÖØ-öø-žЀ-ԧ\u1d00-\u1d7f\ua640-\ua66e\ua67e-\ua697"
+_SPACES = r" \t\n\f\r"
+_ORDINARY = re.compile(r"[a-z0-9 ]*")
+_WIDE_SPACES = re.compile(rf"[{_SPACES}\u00a0\u2000-\u200a\u202f\u205f\u3000]+")
+_LETTER = re.compile(f"[{_LETTERS}]")
+_QUOTES = str.maketrans({"‘": "'", "’": "'", "`": "'", "“": '"', "”": '"'})
+_DOTS = re.compile(r"\.{2,}")
+_HIDDEN_DOT = "\0"
+_CONTROLS = "".join(map(chr, range(33)))
+
+_LETTER_SET, _OTHER_SET = f"[{_LETTERS}]", f"[^{_LETTERS}]"
+_DIGIT, _NO_DIGIT = "[0-9]", "[^0-9]"
+
+
+def _between(left: str, mark: str, right: str, gap: str) -> tuple[re.Pattern[str], str]:
+    """Give a mark that stands between two kinds of character other surroundings."""
+    return re.compile(f"({left}){mark}({right})"), rf"\1{gap}\2"
+
+
+# In this order, each over the whole line; what a match has used up cannot match again. Signs stand
+# alone, a comma unless between two digits; a hyphen inside a word parts it; an apostrophe goes with
+# the letters that follow it.
+_SEPARATIONS = [
+    (re.compile(rf"([^{_LETTERS}0-9{_SPACES}\v.',\-\0])"), r" \1 "),
+    (re.compile("–"), "-"),
+    _between(_NO_DIGIT, ",", _NO_DIGIT, " , "),
+    _between(_DIGIT, ",", _NO_DIGIT, " , "),
+    _between(_NO_DIGIT, ",", _DIGIT, " , "),
+    (re.compile("--"), "-"),
+    _between(f"[{_LETTERS}0-9.]", "-", f"[{_LETTERS}0-9]", " "),
+    (re.compile("''"), ' " '),
+    _between(_OTHER_SET, "'", _OTHER_SET, " ' "),
+    _between(f"[^{_LETTERS}0-9]", "'", _LETTER_SET, " ' "),
+    _between(_LETTER_SET, "'", _OTHER_SET, " ' "),
+    _between(_LETTER_SET, "'", _LETTER_SET, " '"),
+    _between(_DIGIT, "'", "s", " '"),
+]
+
+# WordNet's detachment rules: the first that leads to a known word counts.
+_ENDINGS = [
+    *(("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh")),
+    *(("men", "man"), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", "")),
+    *(("ing", "e"), ("ing", ""), ("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+]
+
+
+def normalise(text: str, prefixes: Mapping[str, bool]) -> list[str]:
+    """The words METEOR sees (option -norm)."""
+    if _ORDINARY.fullmatch(text):
+        return text.split()
+    text = f" {text} ".replace(_HIDDEN_DOT, " ").translate(_QUOTES)
+    text = _DOTS.sub(lambda dots: f" {_HIDDEN_DOT * len(dots[0])} ", text)
+    for pattern, replacement in _SEPARATIONS:
+        text = pattern.sub(replacement, text)
+    words = [word for word in re.split(f"[{_SPACES}]", text) if word]
+    ended = [_end(word, next_, prefixes) for word, next_ in pairwise([*words, ""])]
+    whole = " ".join(ended).replace(_HIDDEN_DOT, ".").lower().strip(_CONTROLS)
+    return [word for word in _WIDE_SPACES.split(whole) if word]
+
+
+def _end(word: str, next_: str, prefixes: Mapping[str, bool]) -> str:
+    """Part the full stop from a word, unless it is an acronym, abbreviation or no end at all."""
+    if len(word) < 2 or word[-1] != ".":
+        return word
+    stem = word[:-1]
+    if "." in stem and _LETTER.search(stem):
+        return word.replace(".", "")
+    only_before_numbers = prefixes.get(stem)
+    if only_before_numbers is False or re.match("[a-z]", next_):
+        return word
+    return word if only_before_numbers and re.match("[0-9]", next_) else f"{stem} ."
+
+
+class Word(NamedTuple):
+    """What the matchers compare."""
+
+    key: int
+    """Hash of the spelling."""
+    stem: int
+    """Hash of the stem."""
+    function: bool
+    synsets: list[int]
+    number: int
+    """Of the word in the paraphrase table; -1 if it is not there."""
+
+
+class Lexicon:
+    """Looks words up; keeps nothing, since each caller asks once per word."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._number = dict(zip(index.words, range(len(index.words)), strict=True))
+
+    def word(self, spelling: str) -> Word:
+        """All about one word."""
+        index, number = self._index, self._number.get(spelling)
+        synsets = {*self._synsets(spelling)}.union(*map(self._synsets, self._bases(spelling)))
+        return Word(
+            key=java_hash(spelling),
+            stem=java_hash(stemmer()(spelling)) if number is None else index.stems[number],
+            function=spelling in index.function_words,
+            synsets=sorted(synsets),
+            number=-1 if number is None or number >= index.phrase_words else number,
+        )
+
+    def _synsets(self, spelling: str) -> list[int]:
+        """Synsets listed under this very word."""
+        number = self._number.get(spelling)
+        if number is None:
+            return []
+        starts = self._index.synset_starts
+        return self._index.synsets[starts[number] : starts[number + 1]].tolist()
+
+    def _bases(self, spelling: str) -> list[str]:
+        """Base forms: of an irregular word those listed, else by the first rule that fits."""
+        if spelling in self._index.exceptions:
+            return self._index.exceptions[spelling]
+        if len(spelling) < 3 or spelling.endswith("ss"):
+            return []
+        for ending, instead in _ENDINGS:
+            if spelling.endswith(ending):
+                base = spelling.removesuffix(ending) + instead
+                if self._synsets(base):
+                    return [base]
+        return []

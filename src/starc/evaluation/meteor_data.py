@@ -20,7 +20,9 @@ import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,10 @@ _RESOURCES = {
     "function": "function/english.words",
     "prefixes": "nonbreaking/english.prefixes",
 }
+_VIEWS = (
+    *("node_words", "child_starts", "target_starts", "targets"),
+    *("stems", "synset_starts", "synsets"),
+)
 _CODES = {1: "B", 2: "H", 4: "I"}
 
 
@@ -60,24 +66,29 @@ class Sources:
 
     def fingerprint(self) -> dict[str, Any]:
         """What the content is, from the checksums both files carry: no need to read them whole."""
-        try:
+        with _damage_named(self.jar.parent):
             with self.paraphrases.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - 8))
                 trailer = file.read(8).hex()
             with zipfile.ZipFile(self.jar) as jar:
                 checksums = {name: jar.getinfo(path).CRC for name, path in _RESOURCES.items()}
-        except (OSError, KeyError, zipfile.BadZipFile) as error:
-            raise _unreadable(self.jar.parent, error) from error
         return {"paraphrases": [size, trailer], **checksums}
 
     def texts(self) -> dict[str, str]:
         """The small files inside the jar."""
-        try:
-            with zipfile.ZipFile(self.jar) as jar:
-                return {name: jar.read(path).decode() for name, path in _RESOURCES.items()}
-        except (OSError, KeyError, ValueError, zlib.error, zipfile.BadZipFile) as error:
-            raise _unreadable(self.jar, error) from error
+        with _damage_named(self.jar), zipfile.ZipFile(self.jar) as jar:
+            return {name: jar.read(path).decode() for name, path in _RESOURCES.items()}
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile) as error:
+        raise StarcError(
+            f"{path}: METEOR's data are damaged ({error}); reinstall pycocoevalcap"
+        ) from error
 
 
 def locate() -> Sources:
@@ -87,12 +98,13 @@ def locate() -> Sources:
     spec = importlib.util.find_spec("pycocoevalcap")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         meteor = Path(folder) / "meteor"
-        found = Sources(meteor / "data/paraphrase-en.gz", meteor / "meteor-1.5.jar")
-        if found.paraphrases.is_file() and found.jar.is_file():
-            return found
+        sources = Sources(meteor / "data/paraphrase-en.gz", meteor / "meteor-1.5.jar")
+        if sources.paraphrases.is_file() and sources.jar.is_file():
+            return sources
     raise MissingExtra("METEOR's data (pycocoevalcap)", "eval")
 
 
+@cache
 def stemmer() -> Callable[[str], str]:
     """The Snowball English stemmer of METEOR's time.
 
@@ -114,8 +126,8 @@ def stemmer() -> Callable[[str], str]:
 
 def java_hash(text: str) -> int:
     """32-bit string hash, h = 31 h + c: METEOR compares words by it."""
-    value = 0
-    for unit in struct.unpack(f"<{len(text.encode('utf-16-le')) // 2}H", text.encode("utf-16-le")):
+    value, encoded = 0, text.encode("utf-16-le", "surrogatepass")
+    for unit in struct.unpack(f"<{len(encoded) // 2}H", encoded):
         value = (31 * value + unit) & 0xFFFFFFFF
     return value
 
@@ -146,21 +158,21 @@ class Index:
 
 
 def open_index(
-    cache: Path | None = None, sources: Sources | None = None, progress: Progress | None = None
+    folder: Path | None = None, sources: Sources | None = None, progress: Progress | None = None
 ) -> Index:
     """The index from the cache; built first if it is not there or not sound."""
-    sources, cache = sources or locate(), cache or cache_folder()
+    sources, folder = sources or locate(), folder or cache_folder()
     progress = progress or (lambda fraction: None)
-    path, fingerprint = cache / NAME, sources.fingerprint()
+    path, fingerprint = folder / NAME, sources.fingerprint()
     sections = _read(path, fingerprint)
     if sections is None:
         try:
-            cache.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             with replacing(path, binary=True) as file:
                 _write(file, _build(sources, progress), fingerprint)
         except OSError as error:
             raise StarcError(
-                f"{cache}: METEOR's index cannot be written ({error.strerror or error}); "
+                f"{folder}: METEOR's index cannot be written ({error.strerror or error}); "
                 "make room there or set XDG_CACHE_HOME to a folder you can write to"
             ) from error
         sections = _read(path, fingerprint)
@@ -170,10 +182,6 @@ def open_index(
     return _index(sections)
 
 
-def _unreadable(path: Path, error: Exception) -> StarcError:
-    return StarcError(f"{path}: METEOR's data are damaged ({error}); reinstall pycocoevalcap")
-
-
 def _index(sections: Mapping[str, memoryview]) -> Index:
     def lines(name: str) -> list[str]:
         text = str(sections[name], "utf-8")
@@ -181,15 +189,9 @@ def _index(sections: Mapping[str, memoryview]) -> Index:
 
     numeric = " #NUMERIC_ONLY#"
     return Index(
-        node_words=sections["node_words"],
-        child_starts=sections["child_starts"],
-        target_starts=sections["target_starts"],
-        targets=sections["targets"],
+        **{name: sections[name] for name in _VIEWS},
         words=lines("words"),
         phrase_words=sections["phrase_words"][0],
-        stems=sections["stems"],
-        synset_starts=sections["synset_starts"],
-        synsets=sections["synsets"],
         exceptions={form: bases for form, *bases in map(str.split, lines("exceptions"))},
         function_words=frozenset(lines("function")),
         prefixes={p.removesuffix(numeric): p.endswith(numeric) for p in lines("prefixes")},
@@ -228,9 +230,8 @@ def _read(path: Path, fingerprint: dict[str, Any]) -> dict[str, memoryview] | No
     if len(header) < length or zlib.crc32(header) != checksum:
         return None
     about = json.loads(bytes(header))
-    if (about["order"], about["source"]) != (sys.byteorder, fingerprint):
-        return None
-    if len(body) != about["bytes"]:
+    expected = {"order": sys.byteorder, "source": fingerprint, "bytes": len(body)}
+    if about != {**expected, "sections": about["sections"]}:
         return None
     sections = {}
     for name, (offset, size, crc, code) in about["sections"].items():
@@ -254,7 +255,11 @@ def _build(sources: Sources, progress: Progress) -> dict[str, NDArray[Any]]:
     del phrases
     node_P, sections = _trie(word_W, length_P)
     progress(0.65)
-    sections |= _grouped(node_P[source_E], node_P[target_E], len(sections["node_words"]))
+    # Paraphrases by phrase, in the table's order: ties between alignments hang on it.
+    source_E, target_E = node_P[source_E], node_P[target_E]
+    count_N = np.bincount(source_E, minlength=len(sections["node_words"]))
+    sections["target_starts"] = _starts(count_N)
+    sections["targets"] = target_E[np.argsort(source_E, kind="stable")].astype(np.uint32)
     progress(0.7)
 
     synsets, exceptions = _wordnet(texts)
@@ -283,20 +288,17 @@ def _paraphrases(path: Path, progress: Progress) -> tuple[dict[bytes, int], Any,
     """Number the distinct phrases; for each entry the numbers of phrase and paraphrase."""
     numbers: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
     sources, targets, rest = [], [], b""
-    try:
-        with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as file:
-            size = path.stat().st_size
-            while chunk := file.read(CHUNK_BYTES):
-                lines = (rest + chunk).split(b"\n")
-                whole = (len(lines) - 1) // 3 * 3
-                sources.append(np.array([*map(numbers.__getitem__, lines[1:whole:3])], np.int32))
-                targets.append(np.array([*map(numbers.__getitem__, lines[2:whole:3])], np.int32))
-                rest = b"\n".join(lines[whole:])
-                progress(raw.tell() / size)
-    except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(path, error) from error
-    if rest or not numbers:
-        raise _unreadable(path, ValueError("it does not end with a whole entry"))
+    with _damage_named(path), path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as file:
+        size = path.stat().st_size
+        while chunk := file.read(CHUNK_BYTES):
+            lines = (rest + chunk).split(b"\n")
+            whole = (len(lines) - 1) // 3 * 3
+            sources.append(np.array([*map(numbers.__getitem__, lines[1:whole:3])], np.int32))
+            targets.append(np.array([*map(numbers.__getitem__, lines[2:whole:3])], np.int32))
+            rest = b"\n".join(lines[whole:])
+            progress(raw.tell() / size)
+        if rest or not numbers:
+            raise ValueError("it does not end with a whole entry")
     return dict(numbers), np.concatenate(sources), np.concatenate(targets)
 
 
@@ -304,7 +306,7 @@ def _numbered(phrases: Mapping[bytes, int]) -> tuple[list[str], Any, Any]:
     """The distinct words, the words of all phrases in a row, and the phrases' lengths."""
     numbers: defaultdict[bytes, int] = defaultdict(itertools.count().__next__)
     parts, lengths = [], []
-    left: Iterator[bytes] = iter(phrases)
+    left = iter(phrases)
     while batch := list(itertools.islice(left, 1 << 16)):
         in_a_row = b" ".join(batch).split(b" ")
         parts.append(np.array([*map(numbers.__getitem__, in_a_row)], np.int32))
@@ -349,14 +351,6 @@ def _trie(word_W: Any, length_P: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
     return back_P, {
         "node_words": np.concatenate(words),
         "child_starts": _starts(children_N, first=1),
-    }
-
-
-def _grouped(source_E: Any, target_E: Any, nodes: int) -> dict[str, NDArray[Any]]:
-    """Paraphrases by phrase, in the table's order: ties between alignments hang on it."""
-    return {
-        "target_starts": _starts(np.bincount(source_E, minlength=nodes)),
-        "targets": target_E[np.argsort(source_E, kind="stable")].astype(np.uint32),
     }
 
 

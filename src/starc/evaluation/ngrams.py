@@ -1,7 +1,7 @@
-"""N-grams of captions as integers, shared by CIDEr and BLEU.
+"""BLEU and CIDEr of each group of caption pairs, from n-grams as integers (n = 1 to 4).
 
-In: tokenised captions. Out: for each caption its distinct n-grams (n = 1..4) with their counts, as
-one flat table sorted by caption and n-gram. Words split at any white space.
+A group is one video at one tIoU. Words split at any white space. A prediction without a match is
+compared with one word that occurs nowhere.
 """
 
 from __future__ import annotations
@@ -10,15 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from starc.evaluation.pairs import Ints
+from starc.evaluation.pairs import Floats, Groups, Ints, sums
 
 ORDERS = 4
+_TINY, _SMALL = 1e-15, 1e-9
+_SIGMA = 6.0
 
 
 @dataclass(frozen=True)
 class NGrams:
-    """Rows first_C[c] : first_C[c + 1] belong to caption c (E table entries, C captions)."""
+    """Distinct n-grams of each caption with their counts, sorted by caption and n-gram.
+
+    Rows first_C[c] : first_C[c + 1] belong to caption c (E table entries, C captions).
+    """
 
     words_C: Ints
     first_C: Ints
@@ -37,6 +43,18 @@ class NGrams:
         start_X = self.first_C[caption_X] - (np.cumsum(count_X) - count_X)
         return np.arange(len(owner)) + start_X[owner], owner
 
+    def shared(self, row_a: Ints, owner_a: Ints, row_b: Ints, owner_b: Ints) -> tuple[Ints, Ints]:
+        """Places in two lists of rows at which the same owner has the same n-gram."""
+        key_a = owner_a * self.size + self.gram_E[row_a]
+        key_b = owner_b * self.size + self.gram_E[row_b]
+        place_b, hit_a = _find(key_a, key_b)
+        return np.flatnonzero(hit_a), place_b[hit_a]
+
+    def sum_orders(self, row_X: Ints, owner_X: Ints, value_X: Floats | Ints, owners: int) -> Floats:
+        """Sum of values over the rows of each owner, by order, [owners, ORDERS]."""
+        slot_X = owner_X * ORDERS + self.order_E[row_X]
+        return sums(slot_X, value_X, owners * ORDERS).reshape(-1, ORDERS)
+
 
 def ngrams(tokenised: Sequence[str]) -> NGrams:
     """Count the n-grams of every caption."""
@@ -49,19 +67,97 @@ def ngrams(tokenised: Sequence[str]) -> NGrams:
     caption_W = np.repeat(np.arange(len(words)), words_C)
     left_W = np.repeat(np.cumsum(words_C), words_C) - np.arange(len(word_W))  # words up to the end
 
-    keys, orders, size = [], [], 0
+    captions, grams, orders, size = [], [], [], 0
     code_W = np.zeros(len(word_W), np.int64)  # number of the (n-1)-gram that starts at a word
     for n in range(ORDERS):
         place_W = np.flatnonzero(left_W > n)
         longer = code_W[place_W] * max(len(number), 1) + word_W[place_W + n]
         distinct, code = np.unique(longer, return_inverse=True)
         code_W[place_W] = code
-        keys.append(np.stack([caption_W[place_W], code + size], 1))
+        captions.append(caption_W[place_W])
+        grams.append(code + size)
         orders.append(np.full(len(distinct), n))
         size += len(distinct)
-    pair = np.concatenate(keys)
-    key_E, count_E = np.unique(pair[:, 0] * max(size, 1) + pair[:, 1], return_counts=True)
+    key = np.concatenate(captions) * max(size, 1) + np.concatenate(grams)
+    key_E, count_E = np.unique(key, return_counts=True)
     caption_E, gram_E = np.divmod(key_E, max(size, 1))
-    per_caption = np.bincount(caption_E, minlength=len(words))
-    first_C = np.concatenate([[0], np.cumsum(per_caption)])
+    first_C = np.concatenate([[0], np.cumsum(np.bincount(caption_E, minlength=len(words)))])
     return NGrams(words_C, first_C, gram_E, count_E, np.concatenate(orders)[gram_E], size)
+
+
+def bleu(groups: Groups, grams: NGrams) -> Floats:
+    """Corpus BLEU_1..4 of each group, [G, 4].
+
+        BLEU_n = (Π_k (correct_k + 1e-15) / (guess_k + 1e-9))^(1/n) · min(1, exp(1 - 1/ratio))
+
+    Correct n-grams are counted as often as both captions have them. One reference a pair, so its
+    length is the closest one.
+    """
+    row_h, owner_h = grams.rows(groups.hypothesis_U)
+    row_r, owner_r = grams.rows(groups.reference_U)
+    place_h, place_r = grams.shared(row_h, owner_h, row_r, owner_r)
+    both = np.minimum(grams.count_E[row_h[place_h]], grams.count_E[row_r[place_r]])
+    correct_U4 = grams.sum_orders(row_h[place_h], owner_h[place_h], both, len(groups.hypothesis_U))
+
+    total = len(groups.size_G)
+    words_I = grams.words_C[groups.hypothesis_U[groups.pair_I]]
+    words_N = grams.words_C[groups.hypothesis_N]
+    correct_G4, guess_G4 = np.zeros((total, ORDERS)), np.zeros((total, ORDERS))
+    for n in range(ORDERS):
+        correct_G4[:, n] = groups.sums(correct_U4[groups.pair_I, n])
+        guess_G4[:, n] = groups.sums(np.maximum(words_I - n, 0))
+        guess_G4[:, n] += sums(groups.group_N, np.maximum(words_N - n, 0), total)
+    reference_G = groups.sums(grams.words_C[groups.reference_U[groups.pair_I]])
+    reference_G += np.bincount(groups.group_N, minlength=total)
+
+    product_G4 = np.cumprod((correct_G4 + _TINY) / (guess_G4 + _SMALL), 1)
+    score_G4 = product_G4 ** (1 / np.arange(1, ORDERS + 1))
+    ratio_G = (guess_G4[:, 0] + _TINY) / (reference_G + _SMALL)
+    brevity_G = np.where(ratio_G < 1, np.exp(1 - 1 / np.maximum(ratio_G, 1e-300)), 1.0)
+    result: Floats = score_G4 * brevity_G[:, None] * (groups.size_G > 0)[:, None]
+    return result
+
+
+def cider(groups: Groups, grams: NGrams) -> Floats:
+    """Mean CIDEr of each group's pairs, which are all the documents there are.
+
+        CIDEr = 10 / 4 · Σ_n  Σ_w min(h_w, r_w) r_w / (|h| |r|) · exp(-(len_h - len_r)² / 2σ²)
+
+    h and r are tf·idf vectors, idf_w = log N - log max(1, df_w); len is the number of bigrams.
+    A group of one pair scores 0.
+    """
+    hypothesis_I = groups.hypothesis_U[groups.pair_I]
+    reference_I = groups.reference_U[groups.pair_I]
+    row_h, owner_h = grams.rows(hypothesis_I)
+    row_r, owner_r = grams.rows(reference_I)
+
+    documents, count = np.unique(
+        groups.group_I[owner_r] * grams.size + grams.gram_E[row_r], return_counts=True
+    )
+
+    def weights(row_X: Ints, owner_X: Ints) -> Floats:
+        group_X = groups.group_I[owner_X]
+        place_X, hit_X = _find(group_X * grams.size + grams.gram_E[row_X], documents)
+        frequency_X = np.where(hit_X, np.append(count, 0)[place_X], 1)
+        idf_X: Floats = np.log(groups.size_G[group_X]) - np.log(frequency_X)
+        return grams.count_E[row_X] * idf_X
+
+    weight_h, weight_r = weights(row_h, owner_h), weights(row_r, owner_r)
+    pairs = len(hypothesis_I)
+    norm_h = np.sqrt(grams.sum_orders(row_h, owner_h, weight_h**2, pairs))
+    norm_r = np.sqrt(grams.sum_orders(row_r, owner_r, weight_r**2, pairs))
+    place_h, place_r = grams.shared(row_h, owner_h, row_r, owner_r)
+    product = np.minimum(weight_h[place_h], weight_r[place_r]) * weight_r[place_r]
+    value = grams.sum_orders(row_h[place_h], owner_h[place_h], product, pairs)
+    norms = norm_h * norm_r
+    value = np.divide(value, norms, out=value, where=norms != 0)
+
+    bigrams_C = np.maximum(grams.words_C - 1, 0)
+    delta_I = (bigrams_C[hypothesis_I] - bigrams_C[reference_I]).astype(np.float64)
+    return groups.means(value.mean(1) * np.exp(-(delta_I**2) / (2 * _SIGMA**2)) * 10.0)
+
+
+def _find(key_X: Ints, sorted_keys: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Place of each key among sorted distinct ones, and whether it is there at all."""
+    place_X = np.searchsorted(sorted_keys, key_X)
+    return place_X, np.append(sorted_keys, -1)[place_X] == key_X

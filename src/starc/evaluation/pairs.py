@@ -5,14 +5,15 @@ overlap in time, and the groups (one video at one tIoU) in which captions are sc
 here is integers and times; captions appear only as numbers (`Corpus.captions`).
 
 Arrays end in the letter of what they run over: P predictions, R references, O overlapping pairs,
-U distinct caption pairs, G groups, I pairs inside groups, V videos, T thresholds.
+U distinct caption pairs, G groups, I pairs inside groups, N predictions without a match, V videos,
+T thresholds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,26 +28,21 @@ CAPTIONED_PREDICTIONS = 1000
 _BLOCK = 2_000_000
 
 
-class Overlaps(NamedTuple):
-    """Predictions and references of one video that overlap, prediction by prediction."""
-
-    prediction_O: Ints
-    reference_O: Ints
-    iou_O: Floats
-    nearest_prediction_P: Floats
-    """Distance in seconds from a prediction's start to the nearest start of a reference."""
-    nearest_reference_R: Floats
-
-
 @dataclass(frozen=True)
 class References:
-    """One reference file, and how the predictions overlap with it."""
+    """One reference file, and the predictions that overlap with it, prediction by prediction."""
 
     span_R2: Floats
     video_R: Ints
     caption_R: Ints
     present_V: NDArray[np.bool_]
-    overlaps: Overlaps
+    prediction_O: Ints
+    reference_O: Ints
+    iou_O: Floats
+    nearest_P: Floats
+    """Seconds from a prediction's start to the nearest start of a reference."""
+    nearest_R: Floats
+    """Seconds from a reference's start to the nearest start of a prediction."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +50,13 @@ class Corpus:
     """Predictions and references of `videos` as flat arrays, ordered by video."""
 
     videos: tuple[str, ...]
-    predicted_V: NDArray[np.bool_]
-    """The prediction file has an entry for this video, be it empty."""
     captions: tuple[str, ...]
     """Distinct raw captions; the `caption_*` arrays point into it."""
     span_P2: Floats
     video_P: Ints
-    rank_P: Ints
-    """Position of a prediction among those of its video."""
     caption_P: Ints
+    captioned_P: NDArray[np.bool_]
+    """Among the first CAPTIONED_PREDICTIONS of its video."""
     references: tuple[References, ...]
 
 
@@ -74,47 +68,31 @@ def corpus(
     """Lay the events of `videos` out as arrays."""
     number: dict[str, int] = {}
 
-    def flatten(events: Mapping[str, VideoAnnotation]) -> tuple[Floats, Ints, Ints, Ints]:
-        span: list[tuple[float, float]] = []
-        video: list[int] = []
-        rank: list[int] = []
-        caption: list[int] = []
-        for v, name in enumerate(videos):
-            if name not in events:
-                continue
-            annotated = events[name]
-            span.extend(annotated.spans)
-            video.extend([v] * len(annotated.spans))
-            rank.extend(range(len(annotated.spans)))
-            caption.extend(number.setdefault(text, len(number)) for text in annotated.sentences)
-        return (
-            np.array(span, np.float64).reshape(-1, 2),
-            np.array(video, np.int64),
-            np.array(rank, np.int64),
-            np.array(caption, np.int64),
-        )
+    def flatten(annotations: Mapping[str, VideoAnnotation]) -> tuple[Floats, Ints, Ints, Ints]:
+        """Span, video, caption and rank within its video of each event."""
+        rows = [
+            (start, end, v, number.setdefault(caption, len(number)), rank)
+            for v, video in enumerate(videos)
+            for rank, (start, end, caption) in enumerate(annotations.get(video, ()))
+        ]
+        table = np.array(rows, np.float64).reshape(-1, 5)
+        video, caption, rank = table[:, 2:].T.astype(np.int64)
+        return table[:, :2], video, caption, rank
 
-    span_P2, video_P, rank_P, caption_P = flatten(predictions)
+    span_P2, video_P, caption_P, rank_P = flatten(predictions)
     files = []
     for reference in references:
-        span_R2, video_R, _, caption_R = flatten(reference)
-        files.append(
-            References(
-                span_R2,
-                video_R,
-                caption_R,
-                np.array([name in reference for name in videos], bool),
-                overlaps(span_P2, video_P, span_R2, video_R, videos=len(videos)),
-            )
-        )
+        span_R2, video_R, caption_R, _ = flatten(reference)
+        present_V = np.array([video in reference for video in videos], bool)
+        overlaps = _overlaps(span_P2, video_P, span_R2, video_R, videos=len(videos))
+        files.append(References(span_R2, video_R, caption_R, present_V, *overlaps))
     return Corpus(
         tuple(videos),
-        np.array([name in predictions for name in videos], bool),
         tuple(number),
         span_P2,
         video_P,
-        rank_P,
         caption_P,
+        rank_P < CAPTIONED_PREDICTIONS,
         tuple(files),
     )
 
@@ -140,16 +118,20 @@ def sums(index_X: Ints, weight_X: NDArray[Any], size: int) -> Floats:
     return np.bincount(index_X, weights=weight_X, minlength=size).astype(np.float64)
 
 
-def overlaps(
+def _overlaps(
     span_P2: Floats, video_P: Ints, span_R2: Floats, video_R: Ints, *, videos: int
-) -> Overlaps:
-    """All pairs that overlap; events are ordered by video. Memory stays bounded for any video."""
-    per_video_V = np.bincount(video_R, minlength=videos)
-    first_V = np.cumsum(per_video_V) - per_video_V
-    partners_P = per_video_V[video_P]
+) -> tuple[Ints, Ints, Floats, Floats, Floats]:
+    """The last five fields of `References`; events are ordered by video.
+
+    Goes by blocks of about `_BLOCK` pairs, so that memory stays bounded for any video.
+    """
+    count_V = np.bincount(video_R, minlength=videos)
+    first_V = np.cumsum(count_V) - count_V
+    partners_P = count_V[video_P]
     nearest_P, nearest_R = np.full(len(span_P2), np.inf), np.full(len(span_R2), np.inf)
-    found: list[tuple[Ints, Ints, Floats]] = []
-    for block_P in _blocks(partners_P):
+    predictions, references, ious = [np.zeros(0, int)], [np.zeros(0, int)], [np.zeros(0)]
+    cuts = np.flatnonzero(np.diff(np.cumsum(partners_P) // _BLOCK)) + 1
+    for block_P in np.split(np.arange(len(partners_P)), cuts):
         count_P = partners_P[block_P]
         prediction_O = np.repeat(block_P, count_P)
         place_O = np.arange(len(prediction_O)) - np.repeat(np.cumsum(count_P) - count_P, count_P)
@@ -159,26 +141,16 @@ def overlaps(
         np.minimum.at(nearest_P, prediction_O, distance_O)
         np.minimum.at(nearest_R, reference_O, distance_O)
         iou_O = iou(a_O2, b_O2)
-        keep_O = iou_O > 0
-        found.append((prediction_O[keep_O], reference_O[keep_O], iou_O[keep_O]))
-    if not found:
-        none = np.zeros(0, np.int64)
-        return Overlaps(none, none, np.zeros(0), nearest_P, nearest_R)
-    prediction, reference, score = zip(*found, strict=True)
-    return Overlaps(
-        np.concatenate(prediction),
-        np.concatenate(reference),
-        np.concatenate(score),
+        predictions.append(prediction_O[iou_O > 0])
+        references.append(reference_O[iou_O > 0])
+        ious.append(iou_O[iou_O > 0])
+    return (
+        np.concatenate(predictions),
+        np.concatenate(references),
+        np.concatenate(ious),
         nearest_P,
         nearest_R,
     )
-
-
-def _blocks(partners_P: Ints) -> list[Ints]:
-    """Consecutive predictions that together have about `_BLOCK` pairs."""
-    block_P = np.cumsum(partners_P) // _BLOCK
-    cuts = np.flatnonzero(np.diff(block_P)) + 1
-    return [part for part in np.split(np.arange(len(partners_P)), cuts) if len(part)]
 
 
 @dataclass(frozen=True)
@@ -198,50 +170,53 @@ class Groups:
     hypothesis_N: Ints
     """Predictions without a match, paired with a word that occurs nowhere."""
 
+    def sums(self, value_I: NDArray[Any]) -> Floats:
+        """Sum over the matched pairs of each group."""
+        return sums(self.group_I, value_I, len(self.size_G))
+
+    def means(self, score_I: NDArray[Any]) -> Floats:
+        """Mean over all pairs of each group; a prediction without a match scores 0."""
+        mean_G: Floats = self.sums(score_I) / np.maximum(self.size_G, 1)
+        return mean_G
+
 
 def groups(corpus: Corpus, tious: Sequence[float]) -> Groups:
     """Pair each prediction with every reference event of IoU >= t, over all reference files."""
-    read_P = corpus.rank_P < CAPTIONED_PREDICTIONS
-    prediction_O = np.concatenate([file.overlaps.prediction_O for file in corpus.references])
-    caption_O = np.concatenate(
-        [file.caption_R[file.overlaps.reference_O] for file in corpus.references]
-    )
-    iou_O = np.concatenate([file.overlaps.iou_O for file in corpus.references])
-    keep_O = read_P[prediction_O] & (iou_O >= min(tious))
+    files = corpus.references
+    prediction_O = np.concatenate([file.prediction_O for file in files])
+    caption_O = np.concatenate([file.caption_R[file.reference_O] for file in files])
+    iou_O = np.concatenate([file.iou_O for file in files])
+    keep_O = corpus.captioned_P[prediction_O] & (iou_O >= min(tious))
     prediction_O, caption_O, iou_O = prediction_O[keep_O], caption_O[keep_O], iou_O[keep_O]
     video_O = corpus.video_P[prediction_O]
-    videos = len(corpus.videos)
 
     # Pairs only disappear as the threshold rises, so an equal count means the same pairs.
+    videos = len(corpus.videos)
     count_VT = np.stack([np.bincount(video_O[iou_O >= t], minlength=videos) for t in tious], 1)
-    new_VT = np.ones_like(count_VT, bool)
-    new_VT[:, 1:] = count_VT[:, 1:] != count_VT[:, :-1]
+    new_VT = np.diff(count_VT, axis=1, prepend=-1) != 0
     index_VT = (np.cumsum(new_VT.ravel()) - 1).reshape(new_VT.shape)
 
     width = max(len(corpus.captions), 1)
-    key_U, pair_O = np.unique(
-        corpus.caption_P[prediction_O] * width + caption_O, return_inverse=True
-    )
-    group_I, pair_I, group_N, hypothesis_N = [], [], [], []
+    key_O = corpus.caption_P[prediction_O] * width + caption_O
+    key_U, pair_O = np.unique(key_O, return_inverse=True)
+    groups_I, pairs_I, groups_N, hypotheses_N = [], [], [], []
     for t, tiou in enumerate(tious):
         match_O = (iou_O >= tiou) & new_VT[video_O, t]
-        group_I.append(index_VT[video_O[match_O], t])
-        pair_I.append(pair_O[match_O])
-        lonely_P = read_P & new_VT[corpus.video_P, t]
-        lonely_P[prediction_O[match_O]] = False
-        group_N.append(index_VT[corpus.video_P[lonely_P], t])
-        hypothesis_N.append(corpus.caption_P[lonely_P])
-    matched, unmatched = np.concatenate(group_I), np.concatenate(group_N)
-    total = int(new_VT.sum())
-    size_G = np.bincount(matched, minlength=total) + np.bincount(unmatched, minlength=total)
-    order_I = np.argsort(matched, kind="stable")
+        groups_I.append(index_VT[video_O[match_O], t])
+        pairs_I.append(pair_O[match_O])
+        unmatched_P = corpus.captioned_P & new_VT[corpus.video_P, t]
+        unmatched_P[prediction_O[match_O]] = False
+        groups_N.append(index_VT[corpus.video_P[unmatched_P], t])
+        hypotheses_N.append(corpus.caption_P[unmatched_P])
+    group_I, group_N = np.concatenate(groups_I), np.concatenate(groups_N)
+    order_I = np.argsort(group_I, kind="stable")
     return Groups(
-        index_VT,
-        size_G,
-        matched[order_I],
-        np.concatenate(pair_I)[order_I],
-        key_U // width,
-        key_U % width,
-        unmatched,
-        np.concatenate(hypothesis_N),
+        index_VT=index_VT,
+        size_G=np.bincount(np.concatenate([group_I, group_N]), minlength=int(new_VT.sum())),
+        group_I=group_I[order_I],
+        pair_I=np.concatenate(pairs_I)[order_I],
+        hypothesis_U=key_U // width,
+        reference_U=key_U % width,
+        group_N=group_N,
+        hypothesis_N=np.concatenate(hypotheses_N),
     )

@@ -17,11 +17,9 @@ import numpy as np
 
 from starc.errors import AnnotationError
 from starc.evaluation import localisation
-from starc.evaluation.bleu import bleu
-from starc.evaluation.cider import cider
-from starc.evaluation.meteor import Meteor
-from starc.evaluation.ngrams import ngrams
-from starc.evaluation.pairs import Corpus, Floats, Groups, corpus, groups, sums
+from starc.evaluation.meteor import Meteor, aggregate
+from starc.evaluation.ngrams import bleu, cider, ngrams
+from starc.evaluation.pairs import Corpus, Floats, Groups, corpus, groups
 from starc.evaluation.rouge import rouge
 from starc.evaluation.soda import soda
 from starc.evaluation.tokens import tokenise
@@ -30,6 +28,7 @@ from starc.files.annotations import VideoAnnotation, read_predictions, read_refe
 TIOUS = (0.3, 0.5, 0.7, 0.9)
 SECONDS = (1, 3, 5, 10, 30, 60)
 CAPTION_METRICS = ("METEOR", "CIDEr", "Rouge-L", "Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4")
+LOCALISATION = ("F1", "Precision", "Recall")
 METRICS = ("captions", "localisation", "soda")
 """What can be asked for: caption metrics, precision and recall, SODA_c."""
 
@@ -66,18 +65,11 @@ class Report:
     @property
     def signature(self) -> str:
         """One line that makes two scores comparable."""
-        known = [name for name in (*CAPTION_METRICS, "soda_c", "F1") if name in self.metrics]
-        return " | ".join(
-            [
-                "metrics:" + ",".join(known),
-                "tiou:" + ",".join(map(str, TIOUS)),
-                "tok:ptb-3.4.1",
-                "meteor:1.5",
-                f"protocol:{self.protocol}",
-                f"refs:{self.references}",
-                f"videos:{self.predicted}/{self.total}",
-                f"starc:{version('starc')}",
-            ]
+        names = [name for name in (*CAPTION_METRICS, "soda_c", "F1") if name in self.metrics]
+        return (
+            f"metrics:{','.join(names)} | tiou:{','.join(map(str, TIOUS))} | tok:ptb-3.4.1 | "
+            f"meteor:1.5 | protocol:{self.protocol} | refs:{self.references} | "
+            f"videos:{self.predicted}/{self.total} | starc:{version('starc')}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -110,94 +102,45 @@ def score(
     Reference videos without a prediction are refused unless `allow_missing` (then they are skipped,
     which flatters) or the protocol is `pdvc` (then they count 0).
     """
-    unknown = set(metrics) - set(METRICS)
-    if unknown or not metrics:
+    if not metrics or not set(metrics) <= set(METRICS):
         raise ValueError(f"metrics must be among {METRICS}, got {tuple(metrics)}")
     if protocol not in ("published", "pdvc"):
         raise ValueError(f"protocol must be 'published' or 'pdvc', got {protocol!r}")
     if isinstance(references, str | Path | Mapping):
         references = [references]
-    names = [str(file) if isinstance(file, str | Path) else "references" for file in references]
+    if not references:
+        raise ValueError("at least one reference is needed")
     predicted = predictions if isinstance(predictions, Mapping) else read_predictions(predictions)
     files = [
         file if isinstance(file, Mapping) else read_references(file, subset=subset)
         for file in references
     ]
-    source = "predictions" if isinstance(predictions, Mapping) else str(predictions)
-    _check_references(files, names)
-    known = list(dict.fromkeys(name for file in files for name in file))
-    common = [name for name in known if name in predicted]
-    _check_coverage(source, predicted, known, common, protocol, allow_missing)
-    laid_out = corpus(predicted, files, common if protocol == "published" else known)
-    return _report(laid_out, predicted, known, protocol, metrics, meteor)
+    for source, file in zip(references, files, strict=True):
+        _check_events(_name(source, "references"), file)
+    videos = list(dict.fromkeys(video for file in files for video in file))
+    may_miss = allow_missing or protocol == "pdvc"
+    _check_coverage(_name(predictions, "predictions"), predicted, videos, may_miss=may_miss)
+    scored = videos if protocol == "pdvc" else [video for video in videos if video in predicted]
+    events = corpus(predicted, files, scored)
 
-
-def _check_references(files: Sequence[Mapping[str, VideoAnnotation]], names: Sequence[str]) -> None:
-    if not files:
-        raise ValueError("at least one reference is needed")
-    for file, name in zip(files, names, strict=True):
-        for video, annotated in file.items():
-            if not annotated.spans:
-                raise AnnotationError(
-                    f"{name}: video {video!r} has no events, so nothing can be recalled; remove it"
-                )
-
-
-def _check_coverage(
-    source: str,
-    predicted: Mapping[str, VideoAnnotation],
-    known: Sequence[str],
-    common: Sequence[str],
-    protocol: Protocol,
-    allow_missing: bool,
-) -> None:
-    if not common:
-        raise AnnotationError(
-            f"{source}: none of its {len(predicted)} videos is in the reference "
-            f"(predictions: {_some(predicted)}; reference: {_some(known)}); do the files belong "
-            "together?"
-        )
-    missing = [name for name in known if name not in predicted]
-    if missing and protocol == "published" and not allow_missing:
-        raise AnnotationError(
-            f"{source}: {len(common)} of {len(known)} reference videos predicted, missing "
-            f"{_some(missing)}; predict them, or --allow-missing to skip them, or --protocol pdvc "
-            "to count them as 0"
-        )
-
-
-def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
-    first = ", ".join(list(names)[:3])
-    return f"{first}, …" if len(names) > 3 else first or "none"
-
-
-def _report(
-    laid_out: Corpus,
-    predicted: Mapping[str, VideoAnnotation],
-    known: Sequence[str],
-    protocol: Protocol,
-    metrics: Sequence[str],
-    make_meteor: Callable[[], Meteor],
-) -> Report:
     values: dict[str, float] = {}
     per_tiou: dict[str, list[float]] = {}
     per_video: dict[str, Floats] = {}
     soda_by_reference: list[tuple[float, float, float]] = []
     if {"captions", "soda"} & set(metrics):
-        meteor = make_meteor()
-        tokenised = [tokenise(caption) for caption in laid_out.captions]
+        scorer = meteor()
+        tokenised = [tokenise(caption) for caption in events.captions]
     if "captions" in metrics:
-        for name, value_VT in _captions(laid_out, tokenised, meteor).items():
+        for name, value_VT in _captions(events, tokenised, scorer).items():
             per_tiou[name] = value_VT.mean(0).tolist()
             per_video[name] = value_VT.mean(1)
             values[name] = float(np.mean(per_tiou[name]))
     if "localisation" in metrics:
-        values |= _localisation(laid_out, per_video)
+        values |= _localisation(events, per_video)
     if "soda" in metrics:
-        values["soda_c"] = _soda(
-            laid_out, tokenised, meteor, protocol, soda_by_reference, per_video
-        )
-    quality = localisation.segment_quality(laid_out)
+        soda_by_reference, per_video["soda_c"] = _soda(events, tokenised, scorer)
+        values["soda_c"] = float(np.mean([f1 for _, _, f1 in soda_by_reference]))
+    quality = localisation.segment_quality(events)
     return Report(
         metrics=values,
         per_tiou=per_tiou,
@@ -207,21 +150,75 @@ def _report(
             "Matched segments": float(quality.matched_V.sum()),
         },
         soda_by_reference=soda_by_reference,
-        videos=laid_out.videos,
+        videos=events.videos,
         per_video=per_video,
-        predicted=int(laid_out.predicted_V.sum()),
-        total=len(known),
-        events=len(laid_out.video_P),
-        references=len(laid_out.references),
+        predicted=sum(video in predicted for video in videos),
+        total=len(videos),
+        events=len(events.video_P),
+        references=len(files),
         protocol=protocol,
-        notes=_notes(laid_out, predicted, known, protocol),
+        notes=_notes(predicted, videos, protocol),
     )
 
 
-def _captions(laid_out: Corpus, tokenised: Sequence[str], meteor: Meteor) -> dict[str, Floats]:
+def _name(file: File, otherwise: str) -> str:
+    return otherwise if isinstance(file, Mapping) else str(file)
+
+
+def _check_events(source: str, file: Mapping[str, VideoAnnotation]) -> None:
+    for video, annotation in file.items():
+        if not annotation.spans:
+            raise AnnotationError(
+                f"{source}: video {video!r} has no events, so nothing can be recalled; remove it"
+            )
+
+
+def _check_coverage(
+    source: str,
+    predicted: Mapping[str, VideoAnnotation],
+    videos: Sequence[str],
+    *,
+    may_miss: bool,
+) -> None:
+    missing = [video for video in videos if video not in predicted]
+    if len(missing) == len(videos):
+        raise AnnotationError(
+            f"{source}: none of its {len(predicted)} videos is in the reference "
+            f"(predictions: {_some(predicted)}; reference: {_some(videos)}); do the files belong "
+            "together?"
+        )
+    if missing and not may_miss:
+        raise AnnotationError(
+            f"{source}: {len(videos) - len(missing)} of {len(videos)} reference videos predicted, "
+            f"missing {_some(missing)}; predict them, or --allow-missing to skip them, or "
+            "--protocol pdvc to count them as 0"
+        )
+
+
+def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
+    first = ", ".join(list(names)[:3])
+    return f"{first}, …" if len(names) > 3 else first or "none"
+
+
+def _notes(
+    predicted: Mapping[str, VideoAnnotation], videos: Sequence[str], protocol: Protocol
+) -> tuple[str, ...]:
+    inside = [predicted[video] for video in videos if video in predicted]
+    how = "count as 0" if protocol == "pdvc" else "are left out, which flatters the scores"
+    notes = {
+        f"reference videos have no prediction and {how}": len(videos) - len(inside),
+        "predicted events end before they start and match nothing": sum(
+            annotation.backwards for annotation in inside
+        ),
+        "predicted videos are not in the reference and are ignored": len(predicted) - len(inside),
+    }
+    return tuple(f"{count} {what}" for what, count in notes.items() if count)
+
+
+def _captions(events: Corpus, tokenised: Sequence[str], meteor: Meteor) -> dict[str, Floats]:
     """Each caption metric per video and tIoU, [V, T]."""
-    grouped = groups(laid_out, TIOUS)
-    _check_references_have_words(laid_out, grouped, tokenised)
+    grouped = groups(events, TIOUS)
+    _check_references_have_words(events, grouped, tokenised)
     grams = ngrams(tokenised)
     bleu_G4 = bleu(grouped, grams)
     by_group = {
@@ -233,19 +230,15 @@ def _captions(laid_out: Corpus, tokenised: Sequence[str], meteor: Meteor) -> dic
     return {name: by_group[name][grouped.index_VT] for name in CAPTION_METRICS}
 
 
-def _check_references_have_words(
-    laid_out: Corpus, grouped: Groups, tokenised: Sequence[str]
-) -> None:
+def _check_references_have_words(events: Corpus, grouped: Groups, tokenised: Sequence[str]) -> None:
     """The published evaluator stops where every reference of a group is empty; so do we."""
     empty_C = np.array([not text.strip() for text in tokenised], bool)
-    groups_total = len(grouped.size_G)
-    empty_I = empty_C[grouped.reference_U[grouped.pair_I]]
-    empty_G = sums(grouped.group_I, empty_I, groups_total)
-    bad_G = np.flatnonzero((empty_G == grouped.size_G) & (grouped.size_G > 0))
-    if len(bad_G):
-        place = int(np.flatnonzero(grouped.group_I == bad_G[0])[0])
-        caption = laid_out.captions[grouped.reference_U[grouped.pair_I[place]]]
-        video = laid_out.videos[int(np.argwhere(grouped.index_VT == bad_G[0])[0, 0])]
+    reference_I = grouped.reference_U[grouped.pair_I]
+    bad_G = (grouped.sums(empty_C[reference_I]) == grouped.size_G) & (grouped.size_G > 0)
+    if bad_G.any():
+        group = int(np.argmax(bad_G))
+        caption = events.captions[reference_I[np.argmax(grouped.group_I == group)]]
+        video = events.videos[int(np.argwhere(grouped.index_VT == group)[0, 0])]
         raise AnnotationError(
             f"references: video {video!r}, all matched reference captions are empty once "
             f"tokenised (such as {caption!r:.40}); write a caption there"
@@ -254,84 +247,49 @@ def _check_references_have_words(
 
 def _meteor(grouped: Groups, tokenised: Sequence[str], meteor: Meteor) -> Floats:
     """METEOR of each group: the aggregate over its pairs, not their mean."""
-    pairs = [
-        (tokenised[hypothesis], tokenised[reference])
-        for hypothesis, reference in zip(
-            grouped.hypothesis_U.tolist(), grouped.reference_U.tolist(), strict=True
-        )
-    ]
-    statistics = meteor.statistics_many(pairs)
+    pairs = zip(grouped.hypothesis_U.tolist(), grouped.reference_U.tolist(), strict=True)
+    statistics = meteor.statistics_many([(tokenised[h], tokenised[r]) for h, r in pairs])
     members: list[list[tuple[int, ...]]] = [[] for _ in grouped.size_G]
     for group, pair in zip(grouped.group_I.tolist(), grouped.pair_I.tolist(), strict=True):
         members[group].append(statistics[pair])
     for group, caption in zip(grouped.group_N.tolist(), grouped.hypothesis_N.tolist(), strict=True):
         members[group].append(meteor.unmatched(tokenised[caption]))
-    return np.array([meteor.aggregate(group) if group else 0.0 for group in members], np.float64)
+    return np.array([aggregate(group) for group in members], np.float64)
 
 
-def _localisation(laid_out: Corpus, per_video: dict[str, Floats]) -> dict[str, float]:
+def _localisation(events: Corpus, per_video: dict[str, Floats]) -> dict[str, float]:
     values: dict[str, float] = {}
-    overlap = localisation.by_overlap(laid_out, TIOUS)
-    start = localisation.by_start(laid_out, SECONDS)
-    for found, suffixes in (
-        (overlap, [f"@{t}" for t in TIOUS]),
-        (start, [f"@{s}s" for s in SECONDS]),
+    by_overlap = localisation.by_overlap(events, TIOUS)
+    by_start = localisation.by_start(events, SECONDS)
+    for (precision_VT, recall_VT), suffixes in (
+        (by_overlap, [f"@{t}" for t in TIOUS]),
+        (by_start, [f"@{s}s" for s in SECONDS]),
     ):
-        precision_T, recall_T = found.precision_VT.mean(0), found.recall_VT.mean(0)
+        precision_T, recall_T = precision_VT.mean(0), recall_VT.mean(0)
         f1_T = localisation.f1(precision_T, recall_T)
         for t, suffix in enumerate(suffixes):
             values[f"Recall{suffix}"] = float(recall_T[t])
             values[f"Precision{suffix}"] = float(precision_T[t])
             values[f"F1{suffix}"] = float(f1_T[t])
-            per_video[f"Recall{suffix}"] = found.recall_VT[:, t]
-            per_video[f"Precision{suffix}"] = found.precision_VT[:, t]
-    for name in ("Recall", "Precision", "F1"):
+            per_video[f"Recall{suffix}"] = recall_VT[:, t]
+            per_video[f"Precision{suffix}"] = precision_VT[:, t]
+    for name in reversed(LOCALISATION):
         values[name] = float(np.mean([values[f"{name}@{t}"] for t in TIOUS]))
     return values
 
 
 def _soda(
-    laid_out: Corpus,
-    tokenised: Sequence[str],
-    meteor: Meteor,
-    protocol: Protocol,
-    by_reference: list[tuple[float, float, float]],
-    per_video: dict[str, Floats],
-) -> float:
-    """Mean over reference files of the mean over their videos."""
-    total_V, files_V = np.zeros(len(laid_out.videos)), np.zeros(len(laid_out.videos))
-    for file in laid_out.references:
-        found = soda(laid_out, file, tokenised, meteor.score_many)
-        here_V = file.present_V
-        by_reference.append(
-            (
-                float(found.precision_V[here_V].mean()) if here_V.any() else 0.0,
-                float(found.recall_V[here_V].mean()) if here_V.any() else 0.0,
-                float(found.f1_V[here_V].mean()) if here_V.any() else 0.0,
-            )
-        )
-        total_V += found.f1_V * here_V
-        files_V += here_V
-    per_video["soda_c"] = total_V / np.maximum(files_V, 1)
-    return float(np.mean([f1 for _, _, f1 in by_reference]))
-
-
-def _notes(
-    laid_out: Corpus,
-    predicted: Mapping[str, VideoAnnotation],
-    known: Sequence[str],
-    protocol: Protocol,
-) -> tuple[str, ...]:
-    notes = []
-    inside = [predicted[name] for name in laid_out.videos if name in predicted]
-    missing = len(known) - sum(name in predicted for name in known)
-    if missing:
-        how = "count as 0" if protocol == "pdvc" else "are left out, which flatters the scores"
-        notes.append(f"{missing} reference videos have no prediction and {how}")
-    backwards = sum(annotated.backwards for annotated in inside)
-    if backwards:
-        notes.append(f"{backwards} predicted events end before they start and match nothing")
-    extra = len(predicted) - len(inside)
-    if extra:
-        notes.append(f"{extra} predicted videos are not in the reference and are ignored")
-    return tuple(notes)
+    events: Corpus, tokenised: Sequence[str], meteor: Meteor
+) -> tuple[list[tuple[float, float, float]], Floats]:
+    """Precision, recall and F1 against each reference file, each a mean over the file's videos;
+    and the mean F1 of each video over the files that have it."""
+    by_reference = []
+    total_V, files_V = np.zeros(len(events.videos)), np.zeros(len(events.videos))
+    for file in events.references:
+        scores = soda(events, file, tokenised, meteor.score_many)
+        present = max(int(file.present_V.sum()), 1)
+        precision, recall, f1 = (float(x_V[file.present_V].sum() / present) for x_V in scores)
+        by_reference.append((precision, recall, f1))
+        total_V += scores.f1_V * file.present_V
+        files_V += file.present_V
+    return by_reference, total_V / np.maximum(files_V, 1)

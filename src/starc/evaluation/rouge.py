@@ -10,26 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from starc.evaluation.pairs import Floats, Groups, sums
+from starc.evaluation.pairs import Floats, Groups
 
 _BETA = 1.2
 
 
 def rouge(groups: Groups, tokenised: Sequence[str]) -> Floats:
     """Mean ROUGE-L of each group's pairs; a prediction without a match scores 0."""
-    words = {int(c): tokenised[c].split(" ") for c in {*groups.hypothesis_U, *groups.reference_U}}
-    score_U = np.array(
-        [
-            rouge_l(words[hypothesis], words[reference])
-            for hypothesis, reference in zip(
-                groups.hypothesis_U.tolist(), groups.reference_U.tolist(), strict=True
-            )
-        ],
-        np.float64,
-    )
-    total_G = sums(groups.group_I, score_U[groups.pair_I], len(groups.size_G))
-    mean_G: Floats = total_G / np.maximum(groups.size_G, 1)
-    return mean_G
+    pairs = [*zip(groups.hypothesis_U.tolist(), groups.reference_U.tolist(), strict=True)]
+    words = {c: tokenised[c].split(" ") for pair in pairs for c in pair}
+    score_U = np.array([rouge_l(words[h], words[r]) for h, r in pairs], np.float64)
+    return groups.means(score_U[groups.pair_I])
 
 
 def rouge_l(hypothesis: Sequence[str], reference: Sequence[str]) -> float:

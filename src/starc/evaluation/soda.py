@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from starc.evaluation.localisation import f1
-from starc.evaluation.pairs import Corpus, Floats, References
+from starc.evaluation.pairs import Corpus, Floats, Ints, References
 
-Meteor = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
+ScorePairs = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
 """Segment scores of (hypothesis, reference) pairs."""
 
 
@@ -27,38 +27,42 @@ class Soda(NamedTuple):
     f1_V: Floats
 
 
-def soda(corpus: Corpus, file: References, tokenised: Sequence[str], meteor: Meteor) -> Soda:
+def soda(corpus: Corpus, file: References, tokenised: Sequence[str], meteor: ScorePairs) -> Soda:
     """SODA_c of every video that the file has; 0 for the others."""
-    over = file.overlaps
     videos = len(corpus.videos)
-    caption_O = np.stack([file.caption_R[over.reference_O], corpus.caption_P[over.prediction_O]], 1)
-    pair_U2, place_O = np.unique(caption_O, axis=0, return_inverse=True)
+    caption_O2 = np.stack(
+        [file.caption_R[file.reference_O], corpus.caption_P[file.prediction_O]], 1
+    )
+    pair_U2, place_O = np.unique(caption_O2, axis=0, return_inverse=True)
     score_U = meteor([(tokenised[a], tokenised[b]) for a, b in pair_U2.tolist()])
-    value_O = over.iou_O * np.array(score_U, np.float64)[place_O.ravel()]
+    value_O = file.iou_O * np.array(score_U, np.float64)[place_O.ravel()]
 
-    # Places by start; equal starts keep their order in the file.
-    rank_P, rank_R = np.empty(len(corpus.video_P), int), np.empty(len(file.video_R), int)
-    rank_P[np.lexsort((corpus.span_P2[:, 0], corpus.video_P))] = np.arange(len(rank_P))
-    rank_R[np.lexsort((file.span_R2[:, 0], file.video_R))] = np.arange(len(rank_R))
-    row_O, column_O = rank_P[over.prediction_O], rank_R[over.reference_O]
-    video_O = corpus.video_P[over.prediction_O]
-    # Within a row from right to left, so that a row never builds on itself.
+    # By start; within a prediction from the last reference to the first, so that a prediction
+    # never builds on itself.
+    row_O = _rank_by_start(corpus.span_P2, corpus.video_P)[file.prediction_O]
+    column_O = _rank_by_start(file.span_R2, file.video_R)[file.reference_O]
     order_O = np.lexsort((-column_O, row_O))
+    video_O = corpus.video_P[file.prediction_O][order_O]
     columns_V = np.bincount(file.video_R, minlength=videos)
-    first_V = np.cumsum(columns_V) - columns_V
-    cuts = np.searchsorted(video_O[order_O], np.arange(videos + 1))
-    column_O = (column_O - first_V[video_O])[order_O]
+    column_O = column_O[order_O] - (np.cumsum(columns_V) - columns_V)[video_O]
     value_O = value_O[order_O]
 
     best_V = np.zeros(videos)
+    cuts = np.searchsorted(video_O, np.arange(videos + 1))
     for v in np.flatnonzero(np.diff(cuts)).tolist():
         part = slice(cuts[v], cuts[v + 1])
-        best_V[v] = best_chain(
-            zip(column_O[part].tolist(), value_O[part].tolist(), strict=True), int(columns_V[v])
-        )
+        pairs = zip(column_O[part].tolist(), value_O[part].tolist(), strict=True)
+        best_V[v] = best_chain(pairs, int(columns_V[v]))
     precision_V = best_V / np.maximum(np.bincount(corpus.video_P, minlength=videos), 1)
     recall_V = best_V / np.maximum(columns_V, 1)
     return Soda(precision_V, recall_V, f1(precision_V, recall_V))
+
+
+def _rank_by_start(span_X2: Floats, video_X: Ints) -> Ints:
+    """Place of each event among all, by video and start; equal starts keep their order."""
+    rank_X = np.empty(len(video_X), np.int64)
+    rank_X[np.lexsort((span_X2[:, 0], video_X))] = np.arange(len(video_X))
+    return rank_X
 
 
 def best_chain(pairs: Iterable[tuple[int, float]], columns: int) -> float:
@@ -73,14 +77,11 @@ def best_chain(pairs: Iterable[tuple[int, float]], columns: int) -> float:
     for column, value in pairs:
         before, place = 0.0, column
         while place:
-            if tree[place] > before:
-                before = tree[place]
+            before = max(before, tree[place])
             place &= place - 1
         total, place = before + value, column + 1
-        if total > overall:
-            overall = total
+        overall = max(overall, total)
         while place <= columns:
-            if tree[place] < total:
-                tree[place] = total
+            tree[place] = max(tree[place], total)
             place += place & -place
     return overall

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from typing import TypeAlias
 
-__all__ = ["exact", "plain", "tokenise", "tokenise_all"]
-
-_Match: TypeAlias = Callable[[str, int], re.Match[str] | None]
+_Matcher: TypeAlias = Callable[[str, int], re.Match[str] | None]
 
 
 def _words(text: str) -> list[str]:
@@ -200,20 +198,15 @@ _CAREFUL = {
 def tokenise(caption: str) -> str:
     """The tokens of a caption, lower-cased, joined by spaces, punctuation left out."""
     text = caption if caption.isascii() and "\n" not in caption else _NON_ASCII.sub(" ", caption)
-    found = plain(text)
-    if found is not None:
-        return found
+    tokens = tokenise_ordinary(text)
+    if tokens is not None:
+        return tokens
     if _LAST_LETTER.fullmatch(text):
         text = text.rstrip().removesuffix(".")
-    return exact(text)
+    return tokenise_by_rules(text)
 
 
-def tokenise_all(captions: Iterable[str]) -> dict[str, str]:
-    """The tokens of each distinct caption."""
-    return {caption: tokenise(caption) for caption in dict.fromkeys(captions)}
-
-
-def plain(text: str) -> str | None:
+def tokenise_ordinary(text: str) -> str | None:
     """The tokens of an ordinary caption: words, whole numbers, hyphens and signs before a space.
 
     None for anything that may not be ordinary: abbreviations, `cannot`, two numbers in a row.
@@ -226,7 +219,7 @@ def plain(text: str) -> str | None:
     return " ".join(" ".join(words).translate(_UNPUNCTUATED).split())
 
 
-def exact(text: str) -> str:
+def tokenise_by_rules(text: str) -> str:
     """The tokens of any ASCII text, by the full set of rules.
 
     Control characters separate tokens; so do those that end a line, which a caption cannot hold.
@@ -255,21 +248,21 @@ def _stop(text: str, place: int, marks: frozenset[str]) -> int:
     """Where the token that begins at `place` ends."""
     first = text[place]
     reach, stop = place, place + 1
-    for match in _matchers(first.isalpha(), first.isdigit(), marks):
-        found = match(text, place)
-        if found is not None and found.end() > reach:
-            reach = found.end()
-            stop = found.start(found.lastindex) if found.lastindex else reach
+    for matcher in _matchers(first.isalpha(), first.isdigit(), marks):
+        match = matcher(text, place)
+        if match is not None and match.end() > reach:
+            reach = match.end()
+            stop = match.start(match.lastindex) if match.lastindex else reach
     return stop
 
 
 @cache
-def _compiled(rule: str) -> _Match:
+def _compiled(rule: str) -> _Matcher:
     return re.compile(rule, re.DOTALL).match
 
 
 @lru_cache(maxsize=4096)
-def _matchers(letter: bool, digit: bool, marks: frozenset[str]) -> tuple[_Match, ...]:
+def _matchers(letter: bool, digit: bool, marks: frozenset[str]) -> tuple[_Matcher, ...]:
     """The rules for a token with this first character in a caption with these marks."""
     rules = _FROM_LETTER if letter else _FROM_DIGIT if digit else _FROM_SIGN
     return tuple(

@@ -16,16 +16,34 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from starc.errors import AnnotationError
+from starc.errors import AnnotationError, StarcError
+from starc.files.atomic import replacing
+from starc.types import Event
 
-__all__ = ["VideoAnnotation", "read_annotations", "read_predictions", "read_references", "video_id"]
+__all__ = [
+    "AnnotatedEvent",
+    "VideoAnnotation",
+    "read_annotations",
+    "read_predictions",
+    "read_references",
+    "video_id",
+    "write_predictions",
+]
 
 log = logging.getLogger("starc")
 
 Record = tuple[str, "VideoAnnotation"]
 _ENDINGS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v")
+
+
+class AnnotatedEvent(NamedTuple):
+    """An event as a file gives it; unlike `Event`, it may run backwards."""
+
+    start: float
+    end: float
+    caption: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +60,11 @@ class VideoAnnotation:
             raise ValueError(
                 f"one sentence per span, got {len(self.spans) = }, {len(self.sentences) = }"
             )
+
+    def __iter__(self) -> Iterator[AnnotatedEvent]:
+        """Its events, as `write_predictions` takes them."""
+        for (start, end), caption in zip(self.spans, self.sentences, strict=True):
+            yield AnnotatedEvent(start, end, caption)
 
     @property
     def backwards(self) -> int:
@@ -77,6 +100,24 @@ def prediction_file(videos: Mapping[str, Iterable[tuple[float, float, str]]]) ->
         for video, events in videos.items()
     }
     return json.dumps({"results": results}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+
+def write_predictions(
+    videos: Mapping[str, Iterable[Event | AnnotatedEvent]], path: str | Path
+) -> None:
+    """The papers' prediction file, whole or not at all: by video its events.
+
+    The events are `Captioned.events` or a `VideoAnnotation` itself.
+    """
+    text = prediction_file(
+        {video: [(e.start, e.end, e.caption) for e in events] for video, events in videos.items()}
+    )
+    try:
+        with replacing(path, binary=True) as file:
+            # Half a surrogate pair becomes an escape, which JSON has too.
+            file.write(text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise StarcError(f"{path}: cannot be written ({error.strerror}); choose another") from None
 
 
 def read_references(path: str | Path, *, subset: str | None = None) -> dict[str, VideoAnnotation]:
@@ -364,15 +405,3 @@ _FORMATS: dict[str, Callable[[Path, Any], Iterator[Record]]] = {
     "lines": _lines,
     "captioned": _lines,
 }
-
-
-def write_predictions(predictions: Mapping[str, VideoAnnotation], path: Path) -> None:
-    """The papers' prediction file."""
-    from starc.files.atomic import replacing
-
-    events = {
-        video: [(*span, text) for span, text in zip(one.spans, one.sentences, strict=True)]
-        for video, one in predictions.items()
-    }
-    with replacing(path) as file:
-        file.write(prediction_file(events))

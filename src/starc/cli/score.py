@@ -1,0 +1,183 @@
+"""`starc score`: a report as tables for the terminal, rows for a spreadsheet, JSON for a script.
+
+Papers print scores × 100, and so do the tables; CSV and JSON keep the raw numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from starc.cli.progress import err, note, out, print_json
+from starc.errors import StarcError
+from starc.files.atomic import replacing
+
+if TYPE_CHECKING:
+    from starc.evaluation.compare import Difference
+    from starc.evaluation.meteor import Meteor
+    from starc.evaluation.report import Report
+
+_PRINTED = {
+    "CIDEr": "CIDEr",
+    "METEOR": "METEOR",
+    "soda_c": "SODA_c",
+    **{f"Bleu_{n}": f"BLEU_{n}" for n in (4, 3, 2, 1)},
+    "Rouge-L": "ROUGE-L",
+}
+"""Caption metrics in the order of the table, as it writes them."""
+
+
+def score(
+    predictions: Annotated[Path, typer.Argument(help="What a system predicted.")],
+    references: Annotated[list[Path], typer.Argument(help="One or more annotation files.")],
+    protocol: Annotated[
+        str, typer.Option(help="[b]published[/b], or [b]pdvc[/b]: missing videos count 0.")
+    ] = "published",
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Skip reference videos without prediction.")
+    ] = False,
+    compare: Annotated[
+        Path | None, typer.Option(help="A second system, with confidence over videos.")
+    ] = None,
+    subset: Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")] = None,
+    per_video: Annotated[
+        Path | None, typer.Option("--per-video", help="Write a CSV with a row per video.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Score predictions: CIDEr, METEOR, SODA_c, BLEU, ROUGE-L, precision, recall, F1."""
+    from starc import evaluation
+
+    if protocol not in ("published", "pdvc"):
+        raise typer.BadParameter(
+            f"{protocol!r} is not one of published, pdvc", param_hint="--protocol"
+        )
+    files = [predictions] if compare is None else [predictions, compare]
+    with meteor_with_progress() as meteor:
+        reports = [
+            evaluation.score(
+                file,
+                references,
+                protocol=protocol,  # type: ignore[arg-type]
+                allow_missing=allow_missing,
+                subset=subset,
+                meteor=meteor,
+            )
+            for file in files
+        ]
+    differences = evaluation.compare(*reports) if compare else []
+    if per_video:
+        write_per_video(reports[0], per_video)
+    if not as_json:
+        return show(reports, differences, names=[file.stem for file in files])
+    if not compare:
+        return print_json(reports[0].to_json())
+    first, second = reports
+    rows = [{**asdict(each), "difference": each.difference} for each in differences]
+    print_json({"first": first.to_json(), "second": second.to_json(), "differences": rows})
+
+
+@contextmanager
+def meteor_with_progress() -> Iterator[Callable[[], Meteor]]:
+    """A maker of one `Meteor`, with a bar while its paraphrase index is built."""
+    from starc.evaluation.meteor import Meteor
+
+    columns = (BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
+    with Progress(
+        TextColumn("Indexing METEOR's paraphrases (once)"),
+        *columns,
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    ) as bar:
+        task = bar.add_task("", total=1.0, visible=False)
+
+        def advance(fraction: float) -> None:
+            bar.update(task, completed=fraction, visible=fraction < 1)
+
+        yield cache(lambda: Meteor(progress=advance))
+
+
+def show(
+    reports: Sequence[Report], differences: Sequence[Difference] = (), names: Sequence[str] = ()
+) -> None:
+    """Print the tables of the first report and the comparison to stdout, notes to stderr."""
+    from starc.evaluation.report import LOCALISATION, SECONDS, TIOUS
+
+    report = reports[0]
+    captions = _table("Captions", "mean", *(f"@{t}" for t in TIOUS))
+    for name, printed in _PRINTED.items():
+        if name in report.metrics:
+            values = [report.metrics[name], *report.per_tiou.get(name, [])]
+            captions.add_row(printed, *map(_percent, values))
+    tables = [captions]
+    for title, suffixes in {
+        "Localisation": ["", *(f"@{t}" for t in TIOUS)],
+        "Start within": [f"@{s}s" for s in SECONDS],
+    }.items():
+        tables.append(_table(title, *(suffix or "mean" for suffix in suffixes)))
+        for name in LOCALISATION:
+            if name in report.metrics:
+                values = [report.metrics[name + suffix] for suffix in suffixes]
+                tables[-1].add_row(name, *map(_percent, values))
+    if differences:
+        tables.append(_table("Compared", *names, "difference", "95 % interval", "p", width=None))
+    for each in differences:
+        tables[-1].add_row(
+            _PRINTED.get(each.metric, each.metric),
+            _percent(each.first),
+            _percent(each.second),
+            f"{100 * each.difference:+.2f}",
+            f"{100 * each.low:+.2f} … {100 * each.high:+.2f}",
+            f"{each.probability:.3f}",
+            style="" if each.clear else "dim",
+        )
+    for table in tables:
+        out.print(table)
+        out.print()
+    quality = report.segments
+    out.print(
+        f"Segments: Recall@0.5 {_percent(quality['Recall@0.5'])} · mean IoU "
+        f"{_percent(quality['Mean IoU'])} · {quality['Matched segments']:.0f} matched\n"
+        f"{report.predicted} of {report.total} videos predicted, {report.events} events",
+        highlight=False,
+    )
+    out.print(report.signature, style="dim", highlight=False, soft_wrap=True)
+    for text in dict.fromkeys(text for each in reports for text in each.notes):
+        note(text)
+
+
+def _table(title: str, *columns: str, width: int | None = 12) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(title, min_width=width)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f}"
+
+
+def write_per_video(report: Report, path: Path) -> None:
+    """A CSV with a row per video; raw numbers."""
+    columns: dict[str, Any] = {name: x for name, x in report.per_video.items() if "@" not in name}
+    columns |= report.per_video
+    try:
+        with replacing(path) as file:
+            writer = csv.writer(file)
+            writer.writerow(["video", *columns])
+            writer.writerows(
+                zip(report.videos, *(x.tolist() for x in columns.values()), strict=True)
+            )
+    except OSError as error:
+        raise StarcError(f"{path}: cannot be written ({error.strerror}); choose another") from None
