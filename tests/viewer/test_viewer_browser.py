@@ -74,7 +74,7 @@ def test_search_jumps_to_the_moment(page: Any) -> None:
     page.goto("/")
     page.wait_for_selector(".card")
     page.keyboard.press("/")
-    page.keyboard.type("where do they add garlic?")
+    page.keyboard.insert_text("where do they add garlic?")  # at once: one question, one answer
     page.wait_for_selector(".moments li")
     first = page.locator(".moments li a").first
     assert "add the garlic" in first.inner_text()

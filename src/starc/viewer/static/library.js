@@ -92,7 +92,7 @@ function marked(text, words) {
 function moment(hit, words) {
   const kind = hit.spoken ? "said" : "shown";
   return el("li", {},
-    el("a", { href: `/watch/${hit.id}?t=${hit.start.toFixed(2)}` },
+    el("a", { href: `/watch/${hit.id}?t=${hit.start}` },
       el("span", { class: "thumb small" }, icon("film"), hit.video
         ? el("img", { src: `/api/videos/${hit.id}/thumbnail?t=${Math.round(hit.start)}`, alt: "", loading: "lazy",
           on: { error: (event) => event.target.remove() } }) : null),
