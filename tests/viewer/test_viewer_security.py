@@ -21,7 +21,7 @@ from starc.viewer.security import (
     is_loopback,
     sniff,
 )
-from starc.viewer.server import Limits, create_app
+from starc.viewer.server import ServerLimits, create_app
 from support.viewer_sample import captioned, write_clip, write_record
 
 BASE = "http://127.0.0.1:8350"
@@ -223,7 +223,7 @@ def test_the_token_redirect_stays_here(folder: Path, path: str) -> None:
 
 
 def test_bodies_are_capped(folder: Path) -> None:
-    client = TestClient(create_app([folder], limits=Limits(body=1000)), base_url=BASE)
+    client = TestClient(create_app([folder], limits=ServerLimits(body=1000)), base_url=BASE)
     id = client.get("/api/library").json()["videos"][0]["id"]
     large = json.dumps({"seen": 0, "events": [], "x": "y" * 2000}).encode()
     url = f"/api/videos/{id}/versions"

@@ -63,7 +63,7 @@ def test_the_library_tells_what_it_has(client: TestClient) -> None:
 def test_a_video_comes_with_all_that_stands_beside_it(client: TestClient, soup: str) -> None:
     video = client.get(f"/api/videos/{soup}").json()
     assert video["record"]["starc"] == 1 and len(video["record"]["saliency"]) == 12
-    assert len(video["reference"]["events"]) == 8
+    assert len(video["reference"]["record"]["events"]) == 8
     assert video["other"]["name"] == "baseline" and video["other"]["record"]["events"]
     assert video["formats"] == ["training", "json"] and not video["can_caption"]
     assert client.get(f"/api/videos/{soup}?version=3").status_code == 404

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import uvicorn
@@ -24,21 +25,20 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from starc.errors import ConfigError, StarcError
-from starc.viewer.beside import OtherSystem, Reference
 from starc.viewer.edits import EditConflict, EditRefused, Export
 from starc.viewer.jobs import Caption, JobQueue, QueueFull, UploadRefused
-from starc.viewer.library import Library
-from starc.viewer.routes import ROUTES, SafeJson, Viewer, page, static_file
+from starc.viewer.library import Comparison, Library
+from starc.viewer.routes import ROUTES, SafeJson, Viewer, library_page, static_file, video_page
 from starc.viewer.security import Guard, is_loopback
 
-__all__ = ["Limits", "create_app", "serve"]
+__all__ = ["ServerLimits", "create_app", "serve"]
 
 log = logging.getLogger("starc")
 SHORTEST_TOKEN = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class ServerLimits:
     """How much a page may ask of the machine."""
 
     upload: int = 4 << 30
@@ -61,7 +61,7 @@ def create_app(
     compare: Path | None = None,
     token: str | None = None,
     hosts: Iterable[str] = (),
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
 ) -> FastAPI:
     """The application for some folders (or single files).
 
@@ -69,7 +69,7 @@ def create_app(
     `export(captioned, format)` adds `formats` (name -> file ending) to the two that are built in;
     `hosts` are the names besides addresses and `localhost` that the server answers to.
     """
-    limits = limits or Limits()
+    limits = limits or ServerLimits()
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise ConfigError(
             f"token: {len(token)} characters can be guessed; give at least {SHORTEST_TOKEN}"
@@ -81,8 +81,8 @@ def create_app(
     uploads = next((root for root in library.roots if root.is_dir()), None) if queue else None
     viewer = Viewer(
         library=library,
-        reference=Reference(reference) if reference else None,
-        other=OtherSystem(compare) if compare else None,
+        reference=Comparison(reference) if reference else None,
+        other=Comparison(compare) if compare else None,
         queue=queue,
         uploads=uploads,
         upload_limit=limits.upload,
@@ -122,8 +122,8 @@ def _application(viewer: Viewer) -> FastAPI:
             include_in_schema=method != "HEAD" and path != "/api/jobs/events",
         )
     app.add_api_route("/static/{name}", static_file, response_class=Response)
-    for path, name in (("/", "index.html"), ("/watch/{id}", "watch.html")):
-        app.add_api_route(path, page(name), response_class=Response, include_in_schema=False)
+    for path, page in (("/", library_page), ("/watch/{id}", video_page)):
+        app.add_api_route(path, page, response_class=Response, include_in_schema=False)
     app.add_exception_handler(StarcError, _on_starc_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -165,31 +165,17 @@ def serve(
     token: str | None = None,
     announce: Callable[[str], None] = log.info,
     open_browser: bool = False,
-    caption: Caption | None = None,
-    export: Export | None = None,
-    formats: Mapping[str, str] | None = None,
-    reference: Path | None = None,
-    compare: Path | None = None,
-    limits: Limits | None = None,
+    **options: Any,
 ) -> None:
-    """Serve until interrupted; `announce` is told the address (port 0 takes any free port).
+    """Serve until interrupted; `announce` receives the address (port 0 takes any free port).
 
-    Beyond this machine there is always a token: one is made up where none was given.
+    Beyond this machine there is always a token: a random one where none was given. `options` are
+    those of `create_app`.
     """
     if not is_loopback(host) and token is None:
         token = secrets.token_urlsafe(24)
     names = {host, socket.gethostname()} - {"0.0.0.0", "::", ""}
-    app = create_app(
-        folders,
-        caption=caption,
-        export=export,
-        formats=formats,
-        reference=reference,
-        compare=compare,
-        token=token,
-        hosts=names,
-        limits=limits,
-    )
+    app = create_app(folders, token=token, hosts=names, **options)
     listener = _listen(host, port)
     place = _place(host, listener.getsockname()[1]) + _first_page(app.state.viewer.library)
     address = place + (f"?token={quote(token, safe='')}" if token else "")
