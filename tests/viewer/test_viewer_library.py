@@ -1,4 +1,4 @@
-"""The library: what is found, how it is paired, searched and pictured."""
+"""The library: what is listed, how it is paired, searched and pictured."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_records_find_their_videos(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"results": {}}')
     (tmp_path / ".hidden.json").write_text("{")
     items = Library([tmp_path]).refresh()
-    found = {item.record.name if item.record else None: item.video for item in items}
-    names = {record: video.name if video else None for record, video in found.items()}
+    videos = {item.record.name if item.record else None: item.video for item in items}
+    names = {record: video.name if video else None for record, video in videos.items()}
     assert names == {
         "x.json": "a.mp4", "b.json": "b.mp4", "y.json": "c.mp4", "z.json": None, None: "alone.mp4",
     }  # fmt: skip

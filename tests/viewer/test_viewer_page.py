@@ -109,7 +109,7 @@ def test_captions_are_text_whatever_they_say(browser: Any, tmp_path: Path) -> No
             assert page.evaluate("window.hit") is None
             assert (
                 page.locator(
-                    "iframe, .row b:not(.under b):not(.found b), script:not([src])"
+                    "iframe, .row b:not(.under b):not(.retrieved b), script:not([src])"
                 ).count()
                 == 0
             )

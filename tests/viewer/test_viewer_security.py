@@ -256,9 +256,9 @@ def test_no_string_reaches_a_file_or_becomes_markup(
             assert b"SECRET" not in answer.content and b"root:" not in answer.content
             if attack in XSS and answer.status_code != 200:
                 assert "html" not in answer.headers.get("content-type", "")
-    found = client.get("/api/search", params={"q": attack})
-    assert found.status_code in (200, 422)
-    assert found.headers["content-type"] == "application/json"
+    answer = client.get("/api/search", params={"q": attack})
+    assert answer.status_code in (200, 422)
+    assert answer.headers["content-type"] == "application/json"
 
 
 def test_a_record_cannot_name_a_file_outside(tmp_path: Path) -> None:
@@ -335,8 +335,8 @@ def test_confine(tmp_path: Path) -> None:
     ],
 )
 def test_content_decides_what_a_file_is(head: bytes, ending: str | None) -> None:
-    found = sniff(head)
-    assert (found and found[0]) == ending
+    kind = sniff(head)
+    assert (kind and kind[0]) == ending
 
 
 def test_loopback() -> None:

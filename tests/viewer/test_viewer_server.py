@@ -106,9 +106,9 @@ def test_a_file_that_only_claims_to_be_a_video(tmp_path: Path) -> None:
 def test_thumbnails_and_search(client: TestClient, soup: str) -> None:
     picture = client.get(f"/api/videos/{soup}/thumbnail")
     assert picture.headers["content-type"] == "image/jpeg" and picture.content[:2] == b"\xff\xd8"
-    found = client.get("/api/search", params={"q": "Where do they add garlic?"}).json()
-    assert found["moments"][0]["id"] == soup and "garlic" in found["moments"][0]["text"]
-    assert found["words"] == ["add", "garlic"] and found["total"] >= 2
+    answer = client.get("/api/search", params={"q": "Where do they add garlic?"}).json()
+    assert answer["moments"][0]["id"] == soup and "garlic" in answer["moments"][0]["text"]
+    assert answer["words"] == ["add", "garlic"] and answer["total"] >= 2
     assert client.get("/api/search", params={"q": "x" * 300}).status_code == 422
 
 

@@ -41,8 +41,8 @@ class Page {
     const { data, draft } = this;
     const events = ordered(draft.events.map((event) => ({ ...event })));
     if (data.reference) {
-      match(events, data.reference).forEach((found, n) => {
-        events[n].match = found;
+      match(events, data.reference).forEach((best, n) => {
+        events[n].match = best;
       });
     }
     data.events = events;
