@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from starc.cli import research
-from starc.errors import MissingExtra, StarcError
+from starc.cli import research, view
+from starc.errors import StarcError
 
 app = typer.Typer(
     help="Dense video captioning: a long video in, timestamped captions out.",
@@ -167,44 +167,7 @@ def caption(
     raise typer.Exit(counts.exit_code)
 
 
-@app.command()
-def view(
-    what: Annotated[list[Path], typer.Argument(help="Captioned JSON, a video, or folders.")],
-    host: Annotated[
-        str, typer.Option(help="Other than this machine: wants a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option()] = 8350,
-    token: Annotated[str | None, typer.Option(help="Made up where one is needed.")] = None,
-    reference: Annotated[Path | None, typer.Option(help="Annotations to show beside.")] = None,
-    compare: Annotated[Path | None, typer.Option(help="A second system's folder.")] = None,
-    model: Annotated[str | None, typer.Option(help="Caption from the page with this.")] = None,
-    browser: Annotated[bool, typer.Option(help="Open the page at once.")] = True,
-) -> None:
-    """Watch, check and correct captions in a page on this machine."""
-    try:
-        from starc.viewer.server import serve
-    except ModuleNotFoundError:
-        raise MissingExtra("the viewer", "viewer") from None
-    from starc.output import formats
-
-    kinds = {
-        n: f.ending.lstrip(".") for n, f in formats.FORMATS.items() if f.render and n != "json"
-    }
-    serve(
-        what, host=host, port=port, token=token, reference=reference, compare=compare,
-        announce=lambda url: err.print(f"starc: {url}"), open_browser=browser, formats=kinds,
-        export=lambda c, f: (formats.render(c, format=f)[0].encode(), "text/plain; charset=utf-8"),
-        caption=_captioning(model) if model else None,
-    )  # fmt: skip
-
-
-def _captioning(model: str) -> Any:
-    from starc.inference.caption import for_page, open_captioner
-    from starc.inference.pipeline import Options
-
-    return for_page(open_captioner(model, Options()))
-
-
+app.command()(view.view)
 app.command()(research.features)
 app.command("import")(research.import_checkpoint)
 app.command()(research.train)

@@ -1,0 +1,92 @@
+"""`starc view`: the page on which captions are watched, checked and corrected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from starc.errors import MissingExtra
+from starc.types import Captioned
+
+if TYPE_CHECKING:
+    from starc.viewer.jobs import Caption
+
+
+def view(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="What to show: captioned JSON files, videos, or folders of them."),
+    ],
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Network address to listen on. The default can be reached from this machine "
+            "only; 0.0.0.0 opens the page to the network, for visitors who have the token."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")] = 8350,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="Secret that visitors need, 8 characters or more. Without this option there is "
+            "none on this machine, and a random one, printed with the address, on the network."
+        ),
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            help="Annotation file (or folder of captioned JSON) with the true events; every "
+            "prediction is shown with its best match and their overlap."
+        ),
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prediction file or folder of captioned JSON of a second system, to show next to "
+            "the first."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model folder or hub id with which videos can be captioned from the page; "
+            "without it the page shows only what is captioned already."
+        ),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in a web browser.")] = True,
+) -> None:
+    """Watch, check and correct captions in a web page served from this machine until Ctrl-C."""
+    try:
+        from starc.viewer.server import serve
+    except ModuleNotFoundError:
+        raise MissingExtra("the viewer", "viewer") from None
+    from starc.output.formats import FORMATS, render
+
+    def export(captioned: Captioned, format: str) -> tuple[bytes, str]:
+        return render(captioned, format=format)[0].encode(), "text/plain; charset=utf-8"
+
+    endings = {name: format.ending[1:] for name, format in FORMATS.items() if format.render}
+    del endings["json"]  # the viewer has its own
+    serve(
+        paths,
+        host=host,
+        port=port,
+        token=token,
+        announce=lambda address: typer.echo(f"starc: {address}", err=True),
+        open_browser=browser,
+        caption=captioning(model) if model else None,
+        export=export,
+        formats=endings,
+        reference=reference,
+        compare=compare,
+    )
+
+
+def captioning(model: str) -> Caption:
+    """The function with which the page captions a video."""
+    from starc.inference.caption import for_page, open_captioner
+    from starc.inference.pipeline import Options
+
+    return for_page(open_captioner(model, Options()))
