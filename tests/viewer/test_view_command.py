@@ -41,11 +41,12 @@ def test_the_command_serves_what_it_was_given(served: dict[str, Any], tmp_path: 
 
 def test_every_format_of_caption_can_be_exported(served: dict[str, Any], tmp_path: Path) -> None:
     CliRunner().invoke(app, ["view", str(tmp_path)])
-    formats = served["formats"]
-    assert formats["vtt"] == "vtt" and formats["chapters"] == "chapters.vtt"
-    assert not {"json", "video"} & set(formats)
-    content, media_type = served["export"](CAPTIONED, "vtt")
-    assert content.startswith(b"WEBVTT") and media_type == "text/plain; charset=utf-8"
+    exports = served["exports"]
+    assert exports["vtt"].ending == "vtt" and exports["chapters"].ending == "chapters.vtt"
+    assert exports["vtt"].render(CAPTIONED).startswith("WEBVTT")
+    assert exports["csv"].render(CAPTIONED).startswith("video,start")
+    assert exports["html"].media_type == "text/plain; charset=utf-8"  # downloaded, never run
+    assert not {"json", "video"} & set(exports)
 
 
 def test_the_help_explains_every_option() -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from starc.errors import MissingExtra
-from starc.types import Captioned
 
 if TYPE_CHECKING:
     from starc.viewer.jobs import Caption
@@ -63,12 +62,12 @@ def view(
     except ModuleNotFoundError:
         raise MissingExtra("the viewer", "viewer") from None
     from starc.output.formats import FORMATS, render
+    from starc.viewer.edits import EXPORTS, Export
 
-    def export(captioned: Captioned, format: str) -> tuple[bytes, str]:
-        return render(captioned, format=format)[0].encode(), "text/plain; charset=utf-8"
+    def export(name: str) -> Export:
+        return Export(FORMATS[name].ending[1:], lambda made: render(made, format=name)[0])
 
-    endings = {name: format.ending[1:] for name, format in FORMATS.items() if format.render}
-    del endings["json"]  # the viewer has its own
+    written = [name for name, kind in FORMATS.items() if kind.render and name not in EXPORTS]
     serve(
         paths,
         host=host,
@@ -77,8 +76,7 @@ def view(
         announce=lambda address: typer.echo(f"starc: {address}", err=True),
         open_browser=browser,
         caption=captioning(model) if model else None,
-        export=export,
-        formats=endings,
+        exports={name: export(name) for name in written},
         reference=reference,
         compare=compare,
     )

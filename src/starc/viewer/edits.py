@@ -12,12 +12,12 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from starc.errors import StarcError
 from starc.files.atomic import replacing
@@ -28,24 +28,31 @@ from starc.viewer.thumbnails import probe
 MOST_EVENTS = 5_000
 LONGEST_CAPTION = 2_000
 
-Export = Callable[[Captioned, str], tuple[bytes, str]]
-"""A captioned video and the name of a format in; the file and its media type out."""
+
+class Export(NamedTuple):
+    """A kind of file that a version can be downloaded as."""
+
+    ending: str
+    render: Callable[[Captioned], str]
+    media_type: str = "text/plain; charset=utf-8"
 
 
 class EditRefused(StarcError):
-    """The events cannot be saved as they are; `problems` has a line for each."""
+    """The events cannot be saved as they are; `details` has a line for each problem."""
 
     def __init__(self, problems: list[dict[str, Any]]) -> None:
         super().__init__("; ".join(str(problem["message"]) for problem in problems[:3]))
-        self.problems = problems
+        self.details = {"problems": problems}
 
 
 class EditConflict(StarcError):
     """Somebody saved in the meantime."""
 
+    status = 409
+
     def __init__(self, newest: int) -> None:
         super().__init__(f"version {newest} was saved in the meantime; reload to see it")
-        self.newest = newest
+        self.details = {"newest": newest}
 
 
 def draft(item: Item, version: int | None = None) -> Captioned | None:
@@ -157,10 +164,8 @@ def training_line(captioned: Captioned) -> str:
     return json.dumps(record) + "\n"
 
 
-def exported(captioned: Captioned, format: str, export: Export | None) -> tuple[bytes, str]:
-    """A file of `format`: `training` and `json` are ours, the rest is the caller's `export`."""
-    if format == "training":
-        return training_line(captioned).encode(), "application/jsonl"
-    if format == "json" or export is None:
-        return json.dumps(captioned.to_json()).encode(), "application/json"
-    return export(captioned, format)
+EXPORTS: Mapping[str, Export] = {
+    "training": Export("jsonl", training_line, "application/jsonl"),
+    "json": Export("json", lambda made: json.dumps(made.to_json()), "application/json"),
+}
+"""The viewer's own; `create_app` adds those it is handed."""

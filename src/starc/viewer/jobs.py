@@ -44,6 +44,8 @@ class Cancelled(Exception):
 class QueueFull(StarcError):
     """Too many jobs are waiting."""
 
+    status = 429
+
 
 class UploadRefused(StarcError):
     """What arrived is too large or not a video; `status` is the HTTP status that says so."""

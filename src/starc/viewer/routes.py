@@ -80,9 +80,8 @@ class Viewer:
     uploads: Path | None
     """Folder that takes uploaded videos; None if there is none, or no one to caption them."""
     upload_limit: int
-    export: edits.Export | None
-    formats: Mapping[str, str]
-    """Name -> ending of the files that `export` makes."""
+    exports: Mapping[str, edits.Export]
+    """Formats in which a version can be downloaded, by name."""
 
     # The library
 
@@ -121,7 +120,7 @@ class Viewer:
         """Annotations of every corrected video, as JSON Lines for `starc train`."""
         corrected = [videos.read_item(item) for item in self.library.refresh() if item.versions]
         lines = [edits.training_line(captioned) for captioned in corrected if captioned]
-        return _attachment("".join(lines).encode(), "application/jsonl", "corrected.jsonl")
+        return _attachment("".join(lines), self.exports["training"], "corrected.jsonl")
 
     # One video
 
@@ -135,7 +134,7 @@ class Viewer:
                 "newest": item.newest,
                 "saved": [_saved(item, number) for number in item.versions],
                 "can_caption": self.queue is not None and not item.captioned,
-                "formats": ["training", "json", *self.formats],
+                "formats": list(self.exports),
                 "record": _draft(item, version).to_json(),
                 "reference": _compared(self.reference, item),
                 "other": _compared(self.other, item),
@@ -178,13 +177,12 @@ class Viewer:
         self, id: Id, format: Annotated[str, InPath(max_length=40)], version: Version = None
     ) -> Response:
         """A version in one of the formats offered."""
-        endings = {"training": "jsonl", "json": "json", **self.formats}
-        if format not in endings:
+        export = self.exports.get(format)
+        if export is None:
             raise HTTPException(404, "there is no such format")
         item = self._item(id)
-        content, media_type = edits.exported(_draft(item, version), format, self.export)
-        name = download_name(item.summary.title, endings[format])
-        return _attachment(content, media_type, name)
+        text = export.render(_draft(item, version))
+        return _attachment(text, export, download_name(item.summary.title, export.ending))
 
     # Captioning
 
@@ -304,9 +302,9 @@ def _saved(item: Item, version: int) -> dict[str, Any]:
     return {"version": version, "saved": seconds}
 
 
-def _attachment(content: bytes, media_type: str, name: str) -> Response:
+def _attachment(text: str, export: edits.Export, name: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(content, media_type=media_type, headers=headers)
+    return Response(text.encode(), media_type=export.media_type, headers=headers)
 
 
 def static_file(name: Annotated[str, InPath(max_length=80)]) -> Response:

@@ -1,8 +1,8 @@
 """The web server: `create_app` puts the parts together, `serve` runs them until Ctrl-C.
 
-It listens on this machine only, unless told otherwise; then nobody gets in without a token. The
-captioning function, the other export formats, the reference and the second system are handed in:
-the viewer knows nothing of the model.
+It listens on this machine only; on any other address nobody gets in without a token. The captioning
+function, the other export formats, the reference and the second system are handed in: the viewer
+knows nothing of the model.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from starc.errors import ConfigError, StarcError
-from starc.viewer.edits import EditConflict, EditRefused, Export
-from starc.viewer.jobs import Caption, JobQueue, QueueFull, UploadRefused
+from starc.viewer.edits import EXPORTS, Export
+from starc.viewer.jobs import Caption, JobQueue
 from starc.viewer.library import Comparison, Library
 from starc.viewer.routes import ROUTES, SafeJson, Viewer, library_page, static_file, video_page
 from starc.viewer.security import Guard, is_loopback
@@ -55,8 +55,7 @@ def create_app(
     folders: Sequence[Path],
     *,
     caption: Caption | None = None,
-    export: Export | None = None,
-    formats: Mapping[str, str] | None = None,
+    exports: Mapping[str, Export] | None = None,
     reference: Path | None = None,
     compare: Path | None = None,
     token: str | None = None,
@@ -66,7 +65,7 @@ def create_app(
     """The application for some folders (or single files).
 
     `caption(path, progress, cancelled)` makes the page caption what is dropped on it;
-    `export(captioned, format)` adds `formats` (name -> file ending) to the two that are built in;
+    `exports` are added to the formats that are built in, under their names;
     `hosts` are the names besides addresses and `localhost` that the server answers to.
     """
     limits = limits or ServerLimits()
@@ -74,8 +73,6 @@ def create_app(
         raise ConfigError(
             f"token: {len(token)} characters can be guessed; give at least {SHORTEST_TOKEN}"
         )
-    if formats and export is None:
-        raise ValueError(f"formats without export: {formats = }")
     library = Library([Path(folder) for folder in folders])
     queue = caption and JobQueue(caption, workers=limits.workers, waiting=limits.waiting)
     uploads = next((root for root in library.roots if root.is_dir()), None) if queue else None
@@ -86,8 +83,7 @@ def create_app(
         queue=queue,
         uploads=uploads,
         upload_limit=limits.upload,
-        export=export,
-        formats=dict(formats or {}),
+        exports={**EXPORTS, **(exports or {})},
     )
     app = _application(viewer)
     app.add_middleware(
@@ -131,17 +127,9 @@ def _application(viewer: Viewer) -> FastAPI:
 
 
 def _on_starc_error(_: Request, error: Exception) -> Response:
-    content: dict[str, object] = {"message": str(error)}
-    status = 422
-    if isinstance(error, EditRefused):
-        content["problems"] = error.problems
-    elif isinstance(error, EditConflict):
-        status, content["newest"] = 409, error.newest
-    elif isinstance(error, QueueFull):
-        status = 429
-    elif isinstance(error, UploadRefused):
-        status = error.status
-    return SafeJson(content, status_code=status)
+    """The message, with the `status` and the `details` that errors of the viewer have."""
+    content = {"message": str(error), **getattr(error, "details", {})}
+    return SafeJson(content, status_code=getattr(error, "status", 422))
 
 
 def _on_http_error(_: Request, error: Exception) -> Response:
@@ -198,7 +186,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(128)  # before the address is told: whoever is quick waits, not fails
+        listener.listen(128)  # before the address is announced: an early visitor waits
     except (OSError, OverflowError) as error:
         listener.close()
         raise ConfigError(f"{host}:{port}: cannot listen there ({error}); try --port 0") from None
