@@ -132,7 +132,7 @@ class Viewer:
                 **item.as_row(),
                 "version": item.newest if version is None else version,
                 "newest": item.newest,
-                "saved": [_saved(item, number) for number in item.versions],
+                "saved": item.versions,
                 "can_caption": self.queue is not None and not item.captioned,
                 "formats": list(self.exports),
                 "record": _draft(item, version).to_json(),
@@ -292,14 +292,6 @@ def _compared(comparison: Comparison | None, item: Item) -> dict[str, Any] | Non
     if comparison is None or captioned is None:
         return None
     return {"name": comparison.name, "record": captioned.to_json()}
-
-
-def _saved(item: Item, version: int) -> dict[str, Any]:
-    try:
-        seconds = videos.version_path(item.edits, version).stat().st_mtime
-    except OSError:
-        seconds = 0.0
-    return {"version": version, "saved": seconds}
 
 
 def _attachment(text: str, export: edits.Export, name: str) -> Response:

@@ -7,7 +7,7 @@ const BAR = 24; // height of an event
 const GAP = 4;
 const TEXT = '500 12px Inter, system-ui, "Segoe UI", Roboto, sans-serif';
 const SMALL = '500 11px Inter, system-ui, "Segoe UI", Roboto, sans-serif';
-export const HANDLE = 7; // pixels around an edge that take hold of it
+const HANDLE = 7; // pixels around an edge that take hold of it
 
 /** The colours of the theme, as the canvas wants them. */
 export function palette() {
