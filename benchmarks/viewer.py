@@ -1,6 +1,7 @@
 """What the viewer costs: opening a large library, drawing a long video, streaming to many.
 
-Prints one JSON line per measurement. The browser part needs Chromium and says so where it is not.
+Prints one JSON line per measurement, or what it would need: the library and streaming the packages
+of `starc[dev]`, streaming also /proc (Linux), drawing also Chromium.
     python benchmarks/viewer.py
 """
 
@@ -21,12 +22,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from starlette.testclient import TestClient
+try:
+    from playwright.sync_api import sync_playwright
+    from starlette.testclient import TestClient
 
-from starc.types import Captioned, Event, Retrieved, Segment, Sentence
-from starc.viewer.server import create_app
-from support.viewer_browser import FLAGS, chromium, running
-from support.viewer_sample import THINGS, VERBS, write_record
+    from starc.types import Captioned, Event, Retrieved, Segment, Sentence
+    from starc.viewer.server import create_app
+    from support.viewer_browser import FLAGS, chromium, running
+    from support.viewer_sample import THINGS, VERBS, write_record
+except (ModuleNotFoundError, RuntimeError) as error:  # RuntimeError: starlette misses httpx2
+    raise SystemExit(
+        f"viewer.py: {error.args[0].splitlines()[0]}; pip install 'starc[dev]'"
+    ) from None
 
 BASE = "http://127.0.0.1:8350"
 SERVER = """
@@ -37,7 +44,7 @@ serve([Path(sys.argv[1])], port=0, announce=lambda address: print(address, flush
 """
 
 
-def tell(what: str, **figures: object) -> None:
+def report(what: str, **figures: object) -> None:
     print(json.dumps({"benchmark": what, **figures}), flush=True)
 
 
@@ -90,11 +97,11 @@ def library(videos: int = 1000) -> None:
         client.get("/api/library")
         again = time.process_time() - before
         before = time.process_time()
-        found = client.get("/api/search", params={"q": "where do they add garlic?"}).json()["total"]
+        answer = client.get("/api/search", params={"q": "where do they add garlic?"}).json()
         searched = time.process_time() - before
-    tell(
+    report(
         "library", videos=videos, json_MB=round(size / 1e6, 1), first_open_cpu_s=round(opened, 3),
-        open_again_cpu_s=round(again, 3), search_cpu_s=round(searched, 3), moments=found,
+        open_again_cpu_s=round(again, 3), search_cpu_s=round(searched, 3), moments=answer["total"],
         limit_cpu_s=1.0, holds=opened < 1.0,
     )  # fmt: skip
 
@@ -121,9 +128,7 @@ def long_video(frames: int = 360) -> None:
     """Frame times in Chromium while a three-hour video is zoomed and scrolled."""
     path = chromium()
     if path is None:
-        return tell("long video", skipped="Chromium is not installed")
-    from playwright.sync_api import sync_playwright
-
+        return report("long video", skipped="no Chromium here; apt-get install chromium")
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         write_record(Path(name) / "long.json", record("long", 10_800, 500, 2_000, 1))
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
@@ -138,11 +143,11 @@ def long_video(frames: int = 360) -> None:
             cdp.send("Performance.enable", {"timeDomain": "threadTicks"})
             idle: list[float] = page.evaluate(FRAMES, {"frames": 60, "idle": True})["gaps"]
             before = _task_seconds(cdp)
-            found: dict[str, list[float]] = page.evaluate(FRAMES, {"frames": frames, "idle": False})
+            times: dict[str, list[float]] = page.evaluate(FRAMES, {"frames": frames, "idle": False})
             cpu_ms = 1000 * (_task_seconds(cdp) - before) / frames
         browser.close()
-    drawn, gaps = (sorted(found[key]) for key in ("drawn", "gaps"))
-    tell(
+    drawn, gaps = (sorted(times[key]) for key in ("drawn", "gaps"))
+    report(
         "long video", hours=3, events=500, saliency_points=10_800, opened_s=round(opened, 2),
         drawing_ms_median=round(statistics.median(drawn), 2),
         drawing_ms_p95=round(drawn[int(len(drawn) * 0.95)], 2),
@@ -168,6 +173,8 @@ def memory_MB(pid: int) -> float:
 
 def streaming(viewers: int = 20, size_MB: int = 200, each_MB: int = 50) -> None:
     """Memory of the server while many read ranges of a large file at once."""
+    if not Path("/proc/self/statm").exists():
+        return report("streaming", skipped="no /proc here to read memory from; run it on Linux")
     with tempfile.TemporaryDirectory() as name:
         with (Path(name) / "large.mp4").open("wb") as file:
             file.write(b"\0\0\0\x20ftypisom")
@@ -186,7 +193,7 @@ def streaming(viewers: int = 20, size_MB: int = 200, each_MB: int = 50) -> None:
             server.terminate()
             server.wait()
     grown = peak - before
-    tell(
+    report(
         "streaming", viewers=viewers, streamed_MB=viewers * each_MB, before_MB=round(before, 1),
         peak_MB=round(peak, 1), grown_MB=round(grown, 1),
         MB_per_s=round(viewers * each_MB / seconds), limit_MB=50, holds=grown < 50,

@@ -24,14 +24,14 @@ from hypothesis import strategies as st
 
 from starc.errors import ConfigError, VideoError
 from starc.output import formats, mp4
-from starc.output.timecodes import clock, plain, stamp
+from starc.output.timecodes import clock, one_line, stamp
 from starc.types import Captioned, Event
 
 NASTY = (
     'Stir = ; # \\ <b>"bold"</b> & {\\an8} --> 100 % | `x` *y* _z_\n\n2\nnext'
     "\x00line Zürich 寿司 🍣"
 )
-CLEAN = plain(NASTY)
+CLEAN = one_line(NASTY)
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def test_any_caption_survives_every_text_format(caption: str) -> None:
     assert len(texts["youtube"].splitlines()) == 3
     parsed = Texts()
     parsed.feed(texts["html"])
-    assert plain(caption) in parsed.text
+    assert one_line(caption) in parsed.text
     assert not parsed.tags & {"script", "img", "iframe", "object", "link"}
 
 

@@ -114,8 +114,8 @@ def point(page: Any, time: float, lane: str = "ours") -> tuple[float, float]:
         const { timeline } = starc;
         timeline.host.scrollIntoView({ block: "center" });
         const box = timeline.host.getBoundingClientRect();
-        const found = timeline.layout.lanes.find((one) => one.name === lane || one.kind === lane);
-        return [box.left + timeline.scale.x(time), box.top + found.y + 15];
+        const row = timeline.layout.lanes.find((one) => one.name === lane || one.kind === lane);
+        return [box.left + timeline.scale.x(time), box.top + row.y + 15];
     }""",
         [time, lane],
     )

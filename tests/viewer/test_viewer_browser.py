@@ -74,7 +74,7 @@ def test_search_jumps_to_the_moment(page: Any) -> None:
     page.goto("/")
     page.wait_for_selector(".card")
     page.keyboard.press("/")
-    page.keyboard.type("where do they add garlic?")
+    page.keyboard.insert_text("where do they add garlic?")  # at once: one question, one answer
     page.wait_for_selector(".moments li")
     first = page.locator(".moments li a").first
     assert "add the garlic" in first.inner_text()
@@ -116,7 +116,7 @@ def test_click_hover_and_keys_move_through_the_video(page: Any) -> None:
 
     page.mouse.click(*point(page, 8.0, "segments"))
     assert page.get_by_role("tab", name="Segments").get_attribute("aria-selected") == "true"
-    assert page.locator(".row .found li").count() > 4
+    assert page.locator(".row .retrieved li").count() > 4
     page.mouse.click(*point(page, 20.0, "saliency"))
     until(page, "Math.abs(starc.player.time - 20) < 0.2")
     page.get_by_role("tab", name="Speech").click()
@@ -159,7 +159,7 @@ def test_truth_and_two_systems_side_by_side(page: Any) -> None:
 
 def test_matching_is_one_to_one_by_overlap(page: Any) -> None:
     watch(page)
-    found = page.evaluate("""async () => {
+    matched = page.evaluate("""async () => {
         const { match, iou } = await import("/static/matching.js");
         const span = (start, end) => ({ start, end });
         const ours = [span(0, 10), span(1, 9), span(20, 30), span(50, 60)];
@@ -167,8 +167,8 @@ def test_matching_is_one_to_one_by_overlap(page: Any) -> None:
         return [match(ours, theirs).map((one) => one && [theirs.indexOf(one.event), one.iou]),
                 iou(span(0, 1), span(1, 2)), iou(span(0, 4), span(2, 4))];
     }""")
-    assert found[0] == [[2, 10 / 11], [1, 8 / 9], [0, 9 / 11], None]
-    assert found[1:] == [0, 0.5]
+    assert matched[0] == [[2, 10 / 11], [1, 8 / 9], [0, 9 / 11], None]
+    assert matched[1:] == [0, 0.5]
 
 
 def test_correct_undo_save_reload(page: Any) -> None:

@@ -130,7 +130,7 @@ def test_versions_are_not_written_through_a_link(folder: Path, tmp_path: Path) -
 def test_bad_events_are_named(folder: Path, event: tuple[float, float, str], words: str) -> None:
     with pytest.raises(edits.EditRefused, match=words) as refused:
         edits.save(the_item(folder), [SOUP[0], event], seen=0)
-    assert refused.value.problems[0]["event"] == 1
+    assert refused.value.details["problems"][0]["event"] == 1
     assert not (folder / "soup.edits").exists()
 
 
@@ -154,7 +154,7 @@ def test_what_passes_the_check_can_be_written_and_read(
     try:
         sound = edits.checked(events, duration=20.0)
     except edits.EditRefused as refused:
-        assert refused.problems
+        assert refused.details["problems"]
         return
     made = Captioned("x", 20.0, sound)
     text = json.dumps(made.to_json(), ensure_ascii=False).encode()
@@ -203,12 +203,12 @@ def test_training_annotations_come_back(folder: Path, tmp_path: Path) -> None:
 
 
 def test_exports_go_through_the_caller(folder: Path) -> None:
-    def export(made: Captioned, format: str) -> tuple[bytes, str]:
-        return f"{format}:{len(made.events)}".encode(), "text/vtt"
-
-    app = create_app(
-        [folder], export=export, formats={"vtt": "vtt", "srt": "srt", "chapters": "chapters.vtt"}
-    )
+    endings = {"vtt": "vtt", "srt": "srt", "chapters": "chapters.vtt"}
+    exports = {
+        name: edits.Export(ending, lambda made, name=name: f"{name}:{len(made.events)}")
+        for name, ending in endings.items()
+    }
+    app = create_app([folder], exports=exports)
     client = TestClient(app, base_url=BASE)
     id = client.get("/api/library").json()["videos"][0]["id"]
     assert client.get(f"/api/videos/{id}/export/vtt").text == "vtt:2"
@@ -222,8 +222,6 @@ def test_exports_go_through_the_caller(folder: Path) -> None:
     assert client.get(f"/api/videos/{id}/export/exe").status_code == 404
     assert client.get(f"/api/videos/{id}/export/srt?version=9").status_code == 404
     assert client.get(f"/api/videos/{id}/export/json?version=0").json()["starc"] == 1
-    with pytest.raises(ValueError, match="formats without export"):
-        create_app([folder], formats={"vtt": "vtt"})
 
 
 def test_saving_over_http(folder: Path) -> None:

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from starc.errors import SpeechError
 from starc.types import Captioned, Event
 from starc.viewer.jobs import JobQueue, QueueFull
-from starc.viewer.server import Limits, create_app
+from starc.viewer.server import ServerLimits, create_app
 from support.viewer_browser import running
 from support.viewer_sample import write_clip
 
@@ -124,7 +124,7 @@ def test_a_name_is_never_a_path(tmp_path: Path, clip: bytes, name: str) -> None:
 def test_what_is_no_video_or_too_large_leaves_nothing(
     tmp_path: Path, content: bytes, status: int
 ) -> None:
-    limits = Limits(upload=60_000)
+    limits = ServerLimits(upload=60_000)
     app = create_app([tmp_path], caption=quick, limits=limits)
     with TestClient(app, base_url=BASE, headers=OURS) as client:
         for body in (content, iter([content[:10], content[10:]])):  # with a length and without

@@ -1,4 +1,4 @@
-"""The library: what is found, how it is paired, searched and pictured."""
+"""The library: what is listed, how it is paired, searched and pictured."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pytest
 
 from starc.errors import AnnotationError, VideoError
 from starc.types import Captioned, Event, Sentence
-from starc.viewer.beside import OtherSystem, Reference
-from starc.viewer.library import Library, as_row, read_item
+from starc.viewer.library import Comparison, Library, read_item, search, stem, words_of
 from starc.viewer.records import read_captioned, read_json
-from starc.viewer.search import search, stem, words_of
 from starc.viewer.thumbnails import probe, thumbnail
 from support.viewer_sample import captioned, make_library, write_clip, write_record
 
@@ -36,12 +34,12 @@ def test_records_find_their_videos(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"results": {}}')
     (tmp_path / ".hidden.json").write_text("{")
     items = Library([tmp_path]).refresh()
-    found = {item.record.name if item.record else None: item.video for item in items}
-    names = {record: video.name if video else None for record, video in found.items()}
+    videos = {item.record.name if item.record else None: item.video for item in items}
+    names = {record: video.name if video else None for record, video in videos.items()}
     assert names == {
         "x.json": "a.mp4", "b.json": "b.mp4", "y.json": "c.mp4", "z.json": None, None: "alone.mp4",
     }  # fmt: skip
-    assert [as_row(item)["captioned"] for item in items if item.record is None] == [False]
+    assert [item.captioned for item in items if item.record is None] == [False]
 
 
 def test_one_file_opens_alone(tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ def test_names_with_broken_bytes_do_no_harm(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("this file system wants text")
     (item,) = Library([tmp_path]).refresh()
-    json.dumps(as_row(item)).encode()
+    json.dumps(item.as_row()).encode()
 
 
 def test_a_question_finds_the_moment(tmp_path: Path) -> None:
@@ -159,9 +157,12 @@ def test_a_question_finds_the_moment(tmp_path: Path) -> None:
     )
     write_record(tmp_path / "cake.json", record("cake", "add the flour", "whisk the eggs"))
     items = Library([tmp_path]).refresh()
-    hits, total = search(items, "Where do they add garlic?", limit=10)
-    assert hits[0].passage.text == "adding garlic to the pan" and hits[0].passage.start == 1.0
-    assert total == 3 and {hit.passage.text for hit in hits} >= {"now some garlic", "add the flour"}
+    moments, total = search(items, "Where do they add garlic?", limit=10)
+    assert moments[0].passage.text == "adding garlic to the pan" and moments[0].passage.start == 1.0
+    assert total == 3 and {one.passage.text for one in moments} >= {
+        "now some garlic",
+        "add the flour",
+    }
     assert search(items, "whisked egg", limit=10)[0][0].passage.text == "whisk the eggs"
     assert search(items, "", limit=10) == ([], 0)
     assert search(items, "zebra (", limit=10) == ([], 0)
@@ -202,17 +203,19 @@ def test_what_is_no_video_has_no_picture(tmp_path: Path) -> None:
 def test_reference_and_second_system_meet_by_id(tmp_path: Path) -> None:
     library = make_library(tmp_path, duration=12.0, dishes=2)
     item = next(i for i in Library([library]).refresh() if "tomato" in i.summary.title)
-    events = Reference(tmp_path / "reference.json").events(item.names)
-    assert events is not None and len(events) == 8
-    assert Reference(tmp_path / "reference.json").events(["nobody"]) is None
-    other = OtherSystem(tmp_path / "baseline")
-    found = other.captioned(item.names)
-    assert other.name == "baseline" and found is not None and found.video.startswith("roasted")
+    reference = Comparison(tmp_path / "reference.json")
+    annotated = reference.captioned(item.names)
+    assert annotated is not None and len(annotated.events) == 8
+    assert reference.name == "reference" and reference.captioned(["nobody"]) is None
+    other = Comparison(tmp_path / "baseline")
+    predicted = other.captioned(item.names)
+    assert other.name == "baseline"
+    assert predicted is not None and predicted.video.startswith("roasted")
     assert other.captioned(["nobody"]) is None
     predictions = tmp_path / "predictions.json"
     content = {"results": {"roasted-tomato-soup": [{"timestamp": [0, 2], "sentence": "x"}]}}
     predictions.write_text(json.dumps(content))
-    from_file = OtherSystem(predictions).captioned(item.names)
+    from_file = Comparison(predictions).captioned(item.names)
     assert from_file is not None and from_file.events[0].caption == "x"
 
 

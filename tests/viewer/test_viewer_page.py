@@ -35,25 +35,38 @@ def page(browser: Any, site: str) -> Iterator[Any]:
     yield from open_page(browser, site)
 
 
-def test_a_phone(browser: Any, site: str) -> None:
+OUTSIDE = """() => [...document.querySelectorAll("button, select, input, textarea, a[href]")]
+    .filter((node) => node.checkVisibility() && !node.matches(".skip, .hidden-input"))
+    .filter((node) => !node.closest(".compare .scroll, [hidden]"))
+    .map((node) => [node.id || node.textContent, node.getBoundingClientRect()])
+    .filter(([, box]) => box.width && (box.left < 0 || box.right > innerWidth))
+    .map(([name, box]) => `${name} ends at ${Math.round(box.right)} of ${innerWidth} px`)"""
+
+
+@pytest.mark.parametrize("width", [320, 360])
+def test_a_phone(browser: Any, site: str, width: int) -> None:
+    """Nothing sticks out, with the fonts that are there and with wider letters."""
     for page in open_page(browser, site, has_touch=True):
-        page.set_viewport_size({"width": 360, "height": 740})
+        page.set_viewport_size({"width": width, "height": 740})
         for path, part in (("/", ".card"), ("/?q=garlic", ".moments li")):
             page.goto(path)
             page.wait_for_selector(part)
-            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate(OUTSIDE) == []
         watch(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
         tops = [
             page.locator(f".{part}").bounding_box()["y"] for part in ("stage", "timeline", "panel")
         ]
         assert tops == sorted(tops) and page.locator("#legend").is_visible()
         page.get_by_role("button", name="Edit", exact=True).tap()
-        for button in page.locator("#edit-tools button").all():
-            box = button.bounding_box()
-            assert box["x"] + box["width"] <= 360 and box["height"] >= 32
         page.locator(".row button").nth(2).tap()
         until(page, "starc.player.time > 1")
+        for button in page.locator("#edit-tools button").all():
+            assert button.bounding_box()["height"] >= 32
+        assert page.evaluate(OUTSIDE) == []
+        page.evaluate("document.documentElement.style.letterSpacing = '1px'")
+        assert page.evaluate(OUTSIDE) == []
 
 
 HOSTILE = [
@@ -96,7 +109,7 @@ def test_captions_are_text_whatever_they_say(browser: Any, tmp_path: Path) -> No
             assert page.evaluate("window.hit") is None
             assert (
                 page.locator(
-                    "iframe, .row b:not(.under b):not(.found b), script:not([src])"
+                    "iframe, .row b:not(.under b):not(.retrieved b), script:not([src])"
                 ).count()
                 == 0
             )
@@ -118,6 +131,18 @@ def test_without_a_video_the_timeline_works(browser: Any, tmp_path: Path) -> Non
             page.keyboard.press(" ")
             until(page, f"starc.player.time > {events(page)[0]['start']} + 0.1")
             assert not page.locator("#compare").is_visible()
+
+
+def test_a_moment_opens_on_its_own_event(browser: Any, tmp_path: Path) -> None:
+    """A start of many digits is not rounded down into the event before."""
+    made = Captioned("x", 9.0, (Event(0, 4.32401, "chop"), Event(4.32401, 9, "stir")))
+    write_record(tmp_path / "x.json", made)
+    with running(create_app([tmp_path])) as site:
+        for page in open_page(browser, site):
+            page.goto("/?q=stir")
+            page.locator(".moments li a").click()
+            page.wait_for_selector(".row.current")
+            assert page.locator(".row.current .words").all_inner_texts() == ["stir"]
 
 
 CONTRAST = """() => {

@@ -21,7 +21,7 @@ from starc.viewer.security import (
     is_loopback,
     sniff,
 )
-from starc.viewer.server import Limits, create_app
+from starc.viewer.server import ServerLimits, create_app
 from support.viewer_sample import captioned, write_clip, write_record
 
 BASE = "http://127.0.0.1:8350"
@@ -223,7 +223,7 @@ def test_the_token_redirect_stays_here(folder: Path, path: str) -> None:
 
 
 def test_bodies_are_capped(folder: Path) -> None:
-    client = TestClient(create_app([folder], limits=Limits(body=1000)), base_url=BASE)
+    client = TestClient(create_app([folder], limits=ServerLimits(body=1000)), base_url=BASE)
     id = client.get("/api/library").json()["videos"][0]["id"]
     large = json.dumps({"seen": 0, "events": [], "x": "y" * 2000}).encode()
     url = f"/api/videos/{id}/versions"
@@ -256,9 +256,9 @@ def test_no_string_reaches_a_file_or_becomes_markup(
             assert b"SECRET" not in answer.content and b"root:" not in answer.content
             if attack in XSS and answer.status_code != 200:
                 assert "html" not in answer.headers.get("content-type", "")
-    found = client.get("/api/search", params={"q": attack})
-    assert found.status_code in (200, 422)
-    assert found.headers["content-type"] == "application/json"
+    answer = client.get("/api/search", params={"q": attack})
+    assert answer.status_code in (200, 422)
+    assert answer.headers["content-type"] == "application/json"
 
 
 def test_a_record_cannot_name_a_file_outside(tmp_path: Path) -> None:
@@ -335,8 +335,8 @@ def test_confine(tmp_path: Path) -> None:
     ],
 )
 def test_content_decides_what_a_file_is(head: bytes, ending: str | None) -> None:
-    found = sniff(head)
-    assert (found and found[0]) == ending
+    kind = sniff(head)
+    assert (kind and kind[0]) == ending
 
 
 def test_loopback() -> None:

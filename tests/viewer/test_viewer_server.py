@@ -63,7 +63,7 @@ def test_the_library_tells_what_it_has(client: TestClient) -> None:
 def test_a_video_comes_with_all_that_stands_beside_it(client: TestClient, soup: str) -> None:
     video = client.get(f"/api/videos/{soup}").json()
     assert video["record"]["starc"] == 1 and len(video["record"]["saliency"]) == 12
-    assert len(video["reference"]["events"]) == 8
+    assert len(video["reference"]["record"]["events"]) == 8
     assert video["other"]["name"] == "baseline" and video["other"]["record"]["events"]
     assert video["formats"] == ["training", "json"] and not video["can_caption"]
     assert client.get(f"/api/videos/{soup}?version=3").status_code == 404
@@ -106,9 +106,9 @@ def test_a_file_that_only_claims_to_be_a_video(tmp_path: Path) -> None:
 def test_thumbnails_and_search(client: TestClient, soup: str) -> None:
     picture = client.get(f"/api/videos/{soup}/thumbnail")
     assert picture.headers["content-type"] == "image/jpeg" and picture.content[:2] == b"\xff\xd8"
-    found = client.get("/api/search", params={"q": "Where do they add garlic?"}).json()
-    assert found["moments"][0]["id"] == soup and "garlic" in found["moments"][0]["text"]
-    assert found["words"] == ["add", "garlic"] and found["total"] >= 2
+    answer = client.get("/api/search", params={"q": "Where do they add garlic?"}).json()
+    assert answer["moments"][0]["id"] == soup and "garlic" in answer["moments"][0]["text"]
+    assert answer["words"] == ["add", "garlic"] and answer["total"] >= 2
     assert client.get("/api/search", params={"q": "x" * 300}).status_code == 422
 
 

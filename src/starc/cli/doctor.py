@@ -10,8 +10,14 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from starc.cli.progress import out, print_json
 
 from starc.files.folders import cache_folder
 
@@ -106,3 +112,23 @@ def _index() -> Finding:
     size = sum(file.stat().st_size for file in files) / 1e6
     found = f"{size:.0f} MB in {folder}" if files else "not built yet; the first score builds it"
     return Finding("METEOR index", True, found)
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Tell what is installed, what is missing, and the command that adds it."""
+    findings = examine()
+    if as_json:
+        return print_json([asdict(finding) for finding in findings])
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in findings:
+        mark = "[green]✓[/green]" if finding.ok else "[yellow]–[/yellow]"
+        advice = "" if finding.ok else f"[dim]→ {finding.advice}[/dim]"
+        table.add_row(
+            mark,
+            finding.name.replace("[", r"\["),
+            finding.found,
+            advice.replace("starc[", r"starc\["),
+        )
+    out.print(table)

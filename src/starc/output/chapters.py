@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from starc.errors import VideoError
-from starc.output.timecodes import plain
+from starc.output.timecodes import one_line
 from starc.types import Captioned, Event
 
 INTRODUCTION = "Introduction"
@@ -37,7 +37,7 @@ class Repaired(NamedTuple):
     notes: tuple[str, ...]
 
 
-def chapters(captioned: Captioned, *, granularity: float = 1.0) -> tuple[Event, ...]:
+def chapters(captioned: Captioned, granularity: float = 1.0) -> tuple[Event, ...]:
     """Chapters over the whole video: none when nothing happens in it.
 
     Of events that overlap by more than half of the shorter one, only one can be a chapter: the
@@ -55,17 +55,15 @@ def chapters(captioned: Captioned, *, granularity: float = 1.0) -> tuple[Event, 
     chain = _best_chain(sorted(events, key=lambda event: (event.end, event.start)))
     if not chain:
         return ()
-    starts = [event.start for event in chain]
-    if starts[0] >= LEAD:
-        chain.insert(0, Event(0.0, starts[0], INTRODUCTION))
-        starts.insert(0, 0.0)
-    starts[0] = 0.0
+    if chain[0].start >= LEAD:
+        chain.insert(0, Event(0.0, chain[0].start, INTRODUCTION))
+    starts = [0.0, *(event.start for event in chain[1:])]
     ends = [*starts[1:], duration]
-    found = [
+    whole = [
         replace(event, start=start, end=end)
         for event, start, end in zip(chain, starts, ends, strict=True)
     ]
-    return regroup(replace(captioned, events=tuple(found)), granularity)
+    return regroup(replace(captioned, events=tuple(whole)), granularity)
 
 
 def _weight(event: Event) -> float:
@@ -136,11 +134,8 @@ def _joined(events: list[Event], captioned: Captioned, target: int) -> tuple[Eve
 def _between(a: Event, b: Event, captioned: Captioned) -> float:
     gap = max(0.0, b.start - a.end)
     length = max(a.end, b.end) - a.start
-    return (
-        (gap + length) / captioned.duration
-        + _dip(a, b, captioned)
-        + min(_confidence(a), _confidence(b))
-    )
+    confidence = min(_confidence(a), _confidence(b))
+    return (gap + length) / captioned.duration + _dip(a, b, captioned) + confidence
 
 
 def _dip(a: Event, b: Event, captioned: Captioned) -> float:
@@ -149,7 +144,7 @@ def _dip(a: Event, b: Event, captioned: Captioned) -> float:
     peaks = [_frames(captioned, event.start, event.end) for event in (a, b)]
     if not (between and all(peaks)):
         return 0.0
-    return max(0.0, min(max(found)[0] for found in peaks) - min(between)[0])
+    return max(0.0, min(max(frames)[0] for frames in peaks) - min(between)[0])
 
 
 def _frames(captioned: Captioned, start: float, end: float) -> list[tuple[float, float]]:
@@ -180,10 +175,9 @@ def _split(events: list[Event], captioned: Captioned, target: int) -> tuple[Even
     pieces = [[(event.start, event.end)] for event in events]
     while sum(map(len, pieces)) < target:
         spans = max(pieces, key=lambda spans: max(map(_length, spans)))
-        longest = max(spans, key=_length)
-        if _length(longest) < 2 * SHORTEST:
+        start, end = longest = max(spans, key=_length)
+        if end - start < 2 * SHORTEST:
             break
-        start, end = longest
         middle, k = _cut(start, end, captioned), spans.index(longest)
         spans[k : k + 1] = [(start, middle), (middle, end)]
     parts = []
@@ -212,22 +206,22 @@ def _cut(start: float, end: float, captioned: Captioned) -> float:
     return min(inside, key=lambda time: abs(time - middle), default=middle)
 
 
-def for_youtube(captioned: Captioned, *, granularity: float = 1.0) -> Repaired:
+def for_youtube(captioned: Captioned, granularity: float = 1.0) -> Repaired:
     """Chapters that YouTube accepts: from 00:00, three or more, each of ten seconds or more.
 
     Starts are whole seconds. Shorter chapters join the shorter neighbour; where fewer than three
     remain the longest are divided. A video under 30 seconds cannot have chapters there.
     """
     duration = captioned.duration
-    found = chapters(captioned, granularity=granularity)
-    if not found:
+    whole = chapters(captioned, granularity)
+    if not whole:
         raise VideoError(f"{captioned.video}: no events to make chapters of; choose another format")
     if duration < YOUTUBE_FEWEST * YOUTUBE_SHORTEST:
         raise VideoError(
             f"{captioned.video}: too short for YouTube chapters ({duration:.1f} s, "
             f"{YOUTUBE_FEWEST * YOUTUBE_SHORTEST} s needed); choose another format"
         )
-    marks = [(int(chapter.start), plain(chapter.caption)) for chapter in found]
+    marks = [(int(chapter.start), one_line(chapter.caption)) for chapter in whole]
     notes = []
     joined = _long_enough(marks, duration)
     if len(joined) < len(marks):
@@ -251,21 +245,21 @@ def _lengths(marks: Sequence[Mark], duration: float) -> list[float]:
 
 
 def _long_enough(marks: list[Mark], duration: float) -> list[Mark]:
-    marks = list(marks)
+    marks = marks.copy()
     while len(marks) > 1:
         lengths = _lengths(marks, duration)
         n = min(range(len(marks)), key=lengths.__getitem__)
         if lengths[n] >= YOUTUBE_SHORTEST:
             break
-        beside = [k for k in (n - 1, n + 1) if 0 <= k < len(marks)]
-        other = min(beside, key=lengths.__getitem__)
+        neighbours = [k for k in (n - 1, n + 1) if 0 <= k < len(marks)]
+        other = min(neighbours, key=lengths.__getitem__)
         first = min(n, other)
         marks[first : first + 2] = [(marks[first][0], marks[other][1])]
     return marks
 
 
 def _enough(marks: list[Mark], duration: float) -> list[Mark]:
-    marks = list(marks)
+    marks = marks.copy()
     while len(marks) < YOUTUBE_FEWEST:
         lengths = _lengths(marks, duration)
         n = max(range(len(marks)), key=lengths.__getitem__)
@@ -273,8 +267,8 @@ def _enough(marks: list[Mark], duration: float) -> list[Mark]:
         if lengths[n] < 2 * YOUTUBE_SHORTEST:
             # Two chapters of 10 to 20 s: only equal thirds leave each of them ten seconds.
             third = int(duration / YOUTUBE_FEWEST)
-            titles = [_title_at(marks, third * k + third // 2) for k in range(YOUTUBE_FEWEST)]
-            return [(third * k, title) for k, title in enumerate(titles)]
+            times = [third * k for k in range(YOUTUBE_FEWEST)]
+            return [(time, _title_at(marks, time + third // 2)) for time in times]
         marks.insert(n + 1, (start + int(lengths[n] / 2), f"{title} (continued)"))
     return marks
 

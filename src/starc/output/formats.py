@@ -8,20 +8,20 @@ take for markup. `FORMATS` lists what there is; `render` gives the text formats 
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from starc.errors import ConfigError
 from starc.files.annotations import prediction_file
 from starc.files.atomic import replacing
-from starc.output import chapters, mp4, page
-from starc.output.timecodes import clock, plain, span, stamp
+from starc.output import chapters, html, mp4
+from starc.output.timecodes import clock, one_line, span_ms, stamp
 from starc.types import Captioned
 
 Mode = Literal["events", "chapters"]
@@ -33,12 +33,10 @@ class Format:
 
     ending: str
     """Of the file's name, by which the format is recognised; a video keeps its own."""
-    about: str
-    render: Callable[[Captioned], str] | None = None
+    render: Callable[[Captioned], str] | None
     """Text of the file; None where the file is a video."""
-    mode: Mode = "events"
-    """What it holds unless the caller chooses."""
     only_chapters: bool = False
+    """It holds chapters; the others hold events unless the caller chooses."""
 
 
 def render(
@@ -49,9 +47,11 @@ def render(
     if chosen.render is None:
         raise ConfigError(f"{format}: is a video file, not text; name a file to write")
     if format == "youtube":
-        repaired = chapters.for_youtube(captioned, granularity=granularity)
+        repaired = chapters.for_youtube(captioned, granularity)
         return chosen.render(replace(captioned, events=repaired.chapters)), repaired.notes
-    return chosen.render(_in_mode(captioned, mode or chosen.mode, granularity)), ()
+    chapters_wanted = chosen.only_chapters or mode == "chapters"
+    regroup = chapters.chapters if chapters_wanted else chapters.regroup
+    return chosen.render(replace(captioned, events=regroup(captioned, granularity))), ()
 
 
 def write(
@@ -72,8 +72,7 @@ def write(
     if format == "video":
         if source is None:
             raise ValueError("chapters in a video need `source`, the video itself")
-        found = _in_mode(captioned, "chapters", granularity)
-        return mp4.embed_chapters(source, path, found.events)
+        return mp4.embed_chapters(source, path, chapters.chapters(captioned, granularity))
     text, notes = render(captioned, format=format, mode=mode, granularity=granularity)
     with replacing(path) as file:
         file.write(text)
@@ -110,71 +109,60 @@ def check_format(format: str, mode: Mode | None) -> str:
     return format
 
 
-def _in_mode(captioned: Captioned, mode: Mode, granularity: float) -> Captioned:
-    if mode == "chapters":
-        return replace(captioned, events=chapters.chapters(captioned, granularity=granularity))
-    return replace(captioned, events=chapters.regroup(captioned, granularity))
-
-
 # Each function below makes the text of one format.
 
 
 def _json(captioned: Captioned) -> str:
-    return _dump(captioned.to_json())
-
-
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    return json.dumps(captioned.to_json(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
 def _predictions(videos: Mapping[str, Captioned]) -> str:
     return prediction_file(
         {
-            name: [(event.start, event.end, plain(event.caption)) for event in video.events]
+            name: [(event.start, event.end, one_line(event.caption)) for event in video.events]
             for name, video in videos.items()
         }
     )
 
 
+def _lines(captioned: Captioned) -> Iterator[tuple[int, int, str]]:
+    """Start and end in milliseconds and the caption in one line, of each event."""
+    for event in captioned.events:
+        yield *span_ms(event.start, event.end), one_line(event.caption)
+
+
 def _vtt(captioned: Captioned) -> str:
-    cues = ["WEBVTT\n"]
-    for n, event in enumerate(captioned.events, 1):
-        start, end = span(event.start, event.end)
-        cues.append(f"{n}\n{stamp(start)} --> {stamp(end)}\n{_escaped(plain(event.caption))}\n")
-    return "\n".join(cues)
+    cues = [
+        f"\n{n}\n{stamp(start)} --> {stamp(end)}\n{escape(text, quote=False)}\n"
+        for n, (start, end, text) in enumerate(_lines(captioned), 1)
+    ]
+    return "WEBVTT\n" + "".join(cues)
 
 
-def _escaped(text: str) -> str:
-    return html.escape(text, quote=False)
+_NO_MARKUP = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")"})
 
 
 def _srt(captioned: Captioned) -> str:
     """SRT has no escapes: angle brackets would start a tag and braces a style, so both go."""
-    cues = []
-    for n, event in enumerate(captioned.events, 1):
-        start, end = span(event.start, event.end)
-        text = plain(event.caption).translate(_SRT_SAFE) or "…"
-        cues.append(f"{n}\n{stamp(start, point=',')} --> {stamp(end, point=',')}\n{text}\n")
-    return "\n".join(cues)
-
-
-_SRT_SAFE = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")"})
+    return "\n".join(
+        f"{n}\n{stamp(start, point=',')} --> {stamp(end, point=',')}\n"
+        f"{text.translate(_NO_MARKUP) or '…'}\n"
+        for n, (start, end, text) in enumerate(_lines(captioned), 1)
+    )
 
 
 def _youtube(captioned: Captioned) -> str:
-    lines = []
-    for n, chapter in enumerate(captioned.events, 1):
-        # YouTube refuses a description that holds angle brackets.
-        title = plain(chapter.caption).translate(_SRT_SAFE) or f"Chapter {n}"
-        lines.append(f"{clock(chapter.start)} {title}\n")
-    return "".join(lines)
+    """YouTube refuses a description that holds angle brackets."""
+    return "".join(
+        f"{clock(start / 1000)} {text.translate(_NO_MARKUP) or f'Chapter {n}'}\n"
+        for n, (start, _, text) in enumerate(_lines(captioned), 1)
+    )
 
 
 def _ffmetadata(captioned: Captioned) -> str:
     parts = [";FFMETADATA1\n"]
-    for chapter in captioned.events:
-        start, end = span(chapter.start, chapter.end)
-        title = re.sub(r"[=;#\\\n]", r"\\\g<0>", plain(chapter.caption))
+    for start, end, text in _lines(captioned):
+        title = re.sub(r"[=;#\\\n]", r"\\\g<0>", text)
         parts.append(f"\n[CHAPTER]\nTIMEBASE=1/1000\nSTART={start}\nEND={end}\ntitle={title}\n")
     return "".join(parts)
 
@@ -184,54 +172,44 @@ def _csv(captioned: Captioned) -> str:
     rows = csv.writer(table, lineterminator="\n")
     rows.writerow(["video", "start", "end", "caption", "confidence", "repeated"])
     for event in captioned.events:
+        times = f"{event.start:.3f}", f"{event.end:.3f}"
         confidence = "" if event.confidence is None else f"{event.confidence:.4f}"
-        rows.writerow(
-            [
-                plain(captioned.video),
-                f"{event.start:.3f}",
-                f"{event.end:.3f}",
-                plain(event.caption),
-                confidence,
-                str(event.repeated).lower(),
-            ]
-        )
+        repeated = str(event.repeated).lower()
+        caption = one_line(event.caption)
+        rows.writerow([one_line(captioned.video), *times, caption, confidence, repeated])
     return table.getvalue()
 
 
 def _markdown(captioned: Captioned) -> str:
-    lines = [f"# {_md(captioned.video)}\n\n", "| from | to | what happens |\n", "|---|---|---|\n"]
-    lines += [
+    rows = [
         f"| {clock(event.start)} | {clock(event.end)} | {_md(event.caption)} |\n"
         for event in captioned.events
     ]
-    return "".join(lines)
+    head = f"# {_md(captioned.video)}\n\n| from | to | what happens |\n|---|---|---|\n"
+    return head + "".join(rows)
 
 
 def _md(text: str) -> str:
-    text = re.sub(r"[\\`*_{}\[\]#|~!]", r"\\\g<0>", plain(text))
-    return _escaped(text)
+    text = re.sub(r"[\\`*_{}\[\]#|~!]", r"\\\g<0>", one_line(text))
+    return escape(text, quote=False)
 
 
 FORMATS: Mapping[str, Format] = {
-    "json": Format(".json", "all we know, versioned: the viewer reads this", _json),
-    "predictions": Format(
-        ".predictions.json",
-        "the papers' prediction file",
-        lambda captioned: _predictions({Path(captioned.video).stem: captioned}),
-    ),
-    "vtt": Format(".vtt", "WebVTT captions", _vtt),
-    "chapters": Format(".chapters.vtt", "WebVTT chapters", _vtt, "chapters", only_chapters=True),
-    "srt": Format(".srt", "SubRip captions", _srt),
-    "youtube": Format(
-        ".txt", "chapters for a YouTube description", _youtube, "chapters", only_chapters=True
-    ),
-    "ffmetadata": Format(
-        ".ffmetadata", "chapters for ffmpeg -i", _ffmetadata, "chapters", only_chapters=True
-    ),
-    "csv": Format(".csv", "a table", _csv),
-    "markdown": Format(".md", "a table to read", _markdown),
-    "html": Format(".html", "a page that needs nothing else", page.render),
-    "video": Format(
-        "", "a copy of the video with chapters (mp4, mkv, mov, webm)", None, "chapters", True
-    ),
+    # All we know, versioned: the viewer reads this.
+    "json": Format(".json", _json),
+    # The papers' prediction file.
+    "predictions": Format(".predictions.json", lambda c: _predictions({Path(c.video).stem: c})),
+    "vtt": Format(".vtt", _vtt),
+    "chapters": Format(".chapters.vtt", _vtt, only_chapters=True),
+    "srt": Format(".srt", _srt),
+    # For a video's description.
+    "youtube": Format(".txt", _youtube, only_chapters=True),
+    # For `ffmpeg -i`.
+    "ffmetadata": Format(".ffmetadata", _ffmetadata, only_chapters=True),
+    "csv": Format(".csv", _csv),
+    "markdown": Format(".md", _markdown),
+    # One page that needs nothing else.
+    "html": Format(".html", html.render),
+    # A copy of the video with chapters: mp4, m4v, mov, mkv, webm.
+    "video": Format("", None, only_chapters=True),
 }

@@ -17,7 +17,7 @@ from av.stream import Stream
 
 from starc.errors import VideoError
 from starc.files.atomic import replacing
-from starc.output.timecodes import plain, span
+from starc.output.timecodes import one_line, span_ms
 from starc.types import Event
 
 if TYPE_CHECKING:
@@ -91,11 +91,11 @@ def _copy(
 
 
 def _chapter(n: int, chapter: Event) -> Chapter:
-    start, end = span(chapter.start, chapter.end)
+    start, end = span_ms(chapter.start, chapter.end)
     return {
         "id": n,
         "start": start,
         "end": end,
         "time_base": MILLISECOND,
-        "metadata": {"title": plain(chapter.caption)},
+        "metadata": {"title": one_line(chapter.caption)},
     }

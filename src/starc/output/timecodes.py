@@ -1,7 +1,7 @@
 """How times and captions are spelt in the files we write.
 
 A caption is text from a model or an annotator and may hold anything: line breaks, control
-characters, half a surrogate. `plain` makes one clean line of it before any format adds its own
+characters, half a surrogate. `one_line` makes one clean line of it before any format adds its own
 escapes. Times are rounded to milliseconds once, here, so all formats agree.
 """
 
@@ -10,22 +10,16 @@ from __future__ import annotations
 import unicodedata
 
 
-def plain(text: str) -> str:
+def one_line(text: str) -> str:
     """One line of printable text: runs of white space become a space, control characters go."""
     text = " ".join(text.split())
-    text = "".join(letter for letter in text if unicodedata.category(letter) not in {"Cc", "Cs"})
-    return text.strip()
+    return "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cs")).strip()
 
 
-def milliseconds(seconds: float) -> int:
-    """The nearest whole millisecond."""
-    return round(seconds * 1000)
-
-
-def span(start: float, end: float) -> tuple[int, int]:
+def span_ms(start: float, end: float) -> tuple[int, int]:
     """Start and end in milliseconds, never an empty span: readers drop those."""
-    first = milliseconds(start)
-    return first, max(milliseconds(end), first + 1)
+    first = round(start * 1000)
+    return first, max(round(end * 1000), first + 1)
 
 
 def stamp(time_ms: int, *, point: str = ".") -> str:

@@ -12,12 +12,12 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from starc.errors import StarcError
 from starc.files.atomic import replacing
@@ -28,24 +28,31 @@ from starc.viewer.thumbnails import probe
 MOST_EVENTS = 5_000
 LONGEST_CAPTION = 2_000
 
-Export = Callable[[Captioned, str], tuple[bytes, str]]
-"""A captioned video and the name of a format in; the file and its media type out."""
+
+class Export(NamedTuple):
+    """A kind of file that a version can be downloaded as."""
+
+    ending: str
+    render: Callable[[Captioned], str]
+    media_type: str = "text/plain; charset=utf-8"
 
 
 class EditRefused(StarcError):
-    """The events cannot be saved as they are; `problems` has a line for each."""
+    """The events cannot be saved as they are; `details` has a line for each problem."""
 
     def __init__(self, problems: list[dict[str, Any]]) -> None:
         super().__init__("; ".join(str(problem["message"]) for problem in problems[:3]))
-        self.problems = problems
+        self.details = {"problems": problems}
 
 
 class EditConflict(StarcError):
     """Somebody saved in the meantime."""
 
+    status = 409
+
     def __init__(self, newest: int) -> None:
         super().__init__(f"version {newest} was saved in the meantime; reload to see it")
-        self.newest = newest
+        self.details = {"newest": newest}
 
 
 def draft(item: Item, version: int | None = None) -> Captioned | None:
@@ -61,49 +68,48 @@ def checked(
 ) -> tuple[Event, ...]:
     """Events in order of time; one that is as it was in `known` keeps its confidence."""
     if len(events) > MOST_EVENTS:
-        raise EditRefused([_problem(None, f"{len(events)} events; at most {MOST_EVENTS}")])
-    problems, sound = [], []
+        raise _refusal(f"{len(events)} events; at most {MOST_EVENTS}")
+    problems: list[dict[str, Any]] = []
+    valid = []
     before = {(event.start, event.end, event.caption): event for event in known}
-    for place, (start, end, text) in enumerate(events):
+    for n, (start, end, text) in enumerate(events):
         caption = _one_line(text)
-        if words := _fault(start, end, caption, duration):
-            problems.append(_problem(place, f"event {place + 1}: {words}"))
+        if problem := _problem(start, end, caption, duration):
+            problems.append({"event": n, "message": f"event {n + 1}: {problem}"})
         else:
-            sound.append(before.get((start, end, caption)) or Event(start, end, caption))
+            valid.append(before.get((start, end, caption)) or Event(start, end, caption))
     if problems:
         raise EditRefused(problems)
-    return tuple(sorted(sound, key=lambda event: (event.start, event.end)))
+    return tuple(sorted(valid, key=lambda event: (event.start, event.end)))
 
 
 def save(item: Item, events: Sequence[tuple[float, float, str]], *, seen: int) -> int:
     """Write the next version and return its number; `seen` is the newest the editor knew."""
-    versions = versions_in(item.edits)
-    newest = versions[-1] if versions else 0
-    if seen != newest:
-        raise EditConflict(newest)
-    item = replace(item, versions=versions)
-    current = draft(item)
+    item = replace(item, versions=versions_in(item.edits))
+    if seen != item.newest:
+        raise EditConflict(item.newest)
+    current, original = draft(item), read_item(item, 0)
     if current is None:
-        raise EditRefused([_problem(None, "this video has no record to correct")])
-    original = read_item(item, 0)
+        raise _refusal("this video has no record to correct")
     known = [*(original.events if original else ()), *current.events]
+    version = item.newest + 1
     corrected = replace(
         current,
         events=checked(events, duration=current.duration, known=known),
         provenance={
             **current.provenance,
             "corrected": datetime.now(UTC).isoformat(timespec="seconds"),
-            "version": str(newest + 1),
+            "version": str(version),
         },
     )
     if item.edits.is_symlink() or item.edits.parent.is_symlink():
-        raise EditRefused([_problem(None, "the folder of versions is a link; remove it")])
+        raise _refusal("the folder of versions is a link; remove it")
     item.edits.mkdir(parents=True, exist_ok=True)
-    _write_new(version_path(item.edits, newest + 1), corrected, newest)
-    return newest + 1
+    _write_new(version_path(item.edits, version), corrected, version)
+    return version
 
 
-def _write_new(path: Path, captioned: Captioned, newest: int) -> None:
+def _write_new(path: Path, captioned: Captioned, version: int) -> None:
     """Whole or not at all, and never over another's file: a link fails where a rename would not."""
     staged = path.with_name(f".{path.name}.{os.getpid()}")
     with replacing(staged) as file:
@@ -111,10 +117,10 @@ def _write_new(path: Path, captioned: Captioned, newest: int) -> None:
     try:
         os.link(staged, path)
     except FileExistsError:
-        raise EditConflict(newest + 1) from None
+        raise EditConflict(version) from None
     except OSError:  # a file system without hard links
         if path.exists():
-            raise EditConflict(newest + 1) from None
+            raise EditConflict(version) from None
         os.replace(staged, path)
     finally:
         with suppress(OSError):
@@ -122,12 +128,12 @@ def _write_new(path: Path, captioned: Captioned, newest: int) -> None:
 
 
 def _one_line(text: str) -> str:
-    """A caption is one line; marks that turn text around or hide it have no place in one."""
+    """A caption is one line; control characters and half characters have no place in one."""
     text = re.sub(r"[\r\n\t]+", " ", text)
     return "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cs")).strip()
 
 
-def _fault(start: float, end: float, caption: str, duration: float) -> str | None:
+def _problem(start: float, end: float, caption: str, duration: float) -> str | None:
     if not (math.isfinite(start) and math.isfinite(end)):
         return "its times must be numbers"
     if not 0 <= start < end:
@@ -141,8 +147,8 @@ def _fault(start: float, end: float, caption: str, duration: float) -> str | Non
     return None
 
 
-def _problem(event: int | None, message: str) -> dict[str, Any]:
-    return {"event": event, "message": message}
+def _refusal(message: str) -> EditRefused:
+    return EditRefused([{"event": None, "message": message}])
 
 
 def training_line(captioned: Captioned) -> str:
@@ -158,10 +164,8 @@ def training_line(captioned: Captioned) -> str:
     return json.dumps(record) + "\n"
 
 
-def exported(captioned: Captioned, format: str, export: Export | None) -> tuple[bytes, str]:
-    """A file of `format`: `training` and `json` are ours, the rest is the caller's `export`."""
-    if format == "training":
-        return training_line(captioned).encode(), "application/jsonl"
-    if format == "json" or export is None:
-        return json.dumps(captioned.to_json()).encode(), "application/json"
-    return export(captioned, format)
+EXPORTS: Mapping[str, Export] = {
+    "training": Export("jsonl", training_line, "application/jsonl"),
+    "json": Export("json", lambda made: json.dumps(made.to_json()), "application/json"),
+}
+"""The viewer's own; `create_app` adds those it is handed."""

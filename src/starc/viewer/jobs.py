@@ -44,6 +44,8 @@ class Cancelled(Exception):
 class QueueFull(StarcError):
     """Too many jobs are waiting."""
 
+    status = 429
+
 
 class UploadRefused(StarcError):
     """What arrived is too large or not a video; `status` is the HTTP status that says so."""
@@ -54,7 +56,7 @@ class UploadRefused(StarcError):
 
 
 @dataclass(slots=True)
-class Job:
+class CaptionJob:
     """One video to caption."""
 
     id: str
@@ -78,7 +80,7 @@ class Job:
             "title": self.title,
             "state": self.state,
             "cancelling": self.active and self.cancel.is_set(),
-            "stages": [{"name": name, "done": done} for name, done in self.stages.items()],
+            "stages": [{"name": name, "done": done} for name, done in self.stages.copy().items()],
             "error": self.error,
         }
 
@@ -91,20 +93,20 @@ class JobQueue:
         self._waiting = waiting
         self._workers = workers
         self._threads: list[threading.Thread] = []
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, CaptionJob] = {}
         self._changed = threading.Condition()
         self._closed = False
         self.turn = 0
         """Grows with every change; whoever watches compares it."""
 
-    def submit(self, path: Path, *, title: str, uploaded: bool) -> Job:
+    def submit(self, path: Path, *, title: str, uploaded: bool) -> CaptionJob:
         """Put a video at the end of the queue."""
         with self._changed:
             if any(job.active and job.path == path for job in self._jobs.values()):
                 raise QueueFull(f"{title}: is being captioned already; wait for it")
             if sum(job.state == "queued" for job in self._jobs.values()) >= self._waiting:
                 raise QueueFull(f"{self._waiting} videos are waiting already; try again later")
-            job = Job(secrets.token_hex(8), title, path, uploaded)
+            job = CaptionJob(secrets.token_hex(8), title, path, uploaded)
             self._jobs[job.id] = job
             finished = [old for old in self._jobs.values() if not old.active]
             for old in finished[: max(0, len(self._jobs) - REMEMBERED)]:
@@ -116,10 +118,10 @@ class JobQueue:
             self._touch()
         return job
 
-    def find(self, id: str) -> Job | None:
+    def find(self, id: str) -> CaptionJob | None:
         return self._jobs.get(id)
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: CaptionJob) -> None:
         """A waiting job is gone at once, a running one at its next report."""
         with self._changed:
             job.cancel.set()
@@ -127,10 +129,10 @@ class JobQueue:
                 self._finish(job, "cancelled")
             self._touch()
 
-    def rows(self) -> list[dict[str, Any]]:
+    def jobs(self) -> list[CaptionJob]:
         """All jobs that are remembered, oldest first."""
         with self._changed:
-            return [job.as_row() for job in self._jobs.values()]
+            return list(self._jobs.values())
 
     def close(self) -> None:
         """Cancel everything and let the workers go."""
@@ -144,7 +146,7 @@ class JobQueue:
 
     @property
     def busy(self) -> bool:
-        return not self._closed and any(job.active for job in list(self._jobs.values()))
+        return not self._closed and any(job.active for job in self.jobs())
 
     def _touch(self) -> None:
         self.turn += 1
@@ -153,19 +155,17 @@ class JobQueue:
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and (job := self._next()) is None:
-                    self._changed.wait()
                 if self._closed:
                     return
-                assert job is not None
+                job = next((job for job in self._jobs.values() if job.state == "queued"), None)
+                if job is None:
+                    self._changed.wait()
+                    continue
                 job.state = "running"
                 self._touch()
             self._run(job)
 
-    def _next(self) -> Job | None:
-        return next((job for job in self._jobs.values() if job.state == "queued"), None)
-
-    def _run(self, job: Job) -> None:
+    def _run(self, job: CaptionJob) -> None:
         def progress(stage: str, fraction: float) -> None:
             if job.cancel.is_set():
                 raise Cancelled
@@ -194,14 +194,14 @@ class JobQueue:
             self._finish(job, state)
             self._touch()
 
-    def _finish(self, job: Job, state: State) -> None:
+    def _finish(self, job: CaptionJob, state: State) -> None:
         job.state = state
         if state == "cancelled" and job.uploaded:
             with suppress(OSError):
                 job.path.unlink()
 
 
-def write_result(job: Job, captioned: Captioned) -> Path:
+def write_result(job: CaptionJob, captioned: Captioned) -> Path:
     """The record of a finished job, beside its video; an upload keeps its title in it."""
     provenance = dict(captioned.provenance)
     if job.uploaded:

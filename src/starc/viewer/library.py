@@ -1,59 +1,58 @@
-"""The videos of the folders that the page was given, found anew whenever the library opens.
+"""The videos of the folders that the page was given, looked up anew whenever the library opens.
 
 An item is a captioned JSON, its video if one is there, and the versions people saved. Its id is a
 digest: no request ever carries a path, and the `video` a record names is only compared with names
-that were found by walking. A file is parsed again only when its time or size has changed.
+met while walking. A file is parsed again only when its time or size has changed.
+
+`search` takes a question and returns moments. Words that only make it a question are dropped
+("where do they add garlic?" asks for *add garlic*), the rest is cut to a stem and looked for at the
+start of words. A moment scores the sum of log(1 + passages / passages with the word) over the words
+it has, captions before speech. There is no index: the text of a thousand videos is a few megabytes.
 """
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import heapq
 import logging
 import math
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from starc.errors import AnnotationError, StarcError
 from starc.files.annotations import video_id
 from starc.types import Captioned
-from starc.viewer.records import read_captioned, read_json, read_many
-from starc.viewer.security import confine, display_name
+from starc.viewer.records import (
+    Passage,
+    Summary,
+    bare_summary,
+    read_captioned,
+    read_json,
+    read_many,
+    summarise,
+)
+from starc.viewer.security import confine
 
 log = logging.getLogger("starc")
 
 VIDEO_ENDINGS = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"})
 EDITS = ".edits"
 MOST_FILES = 200_000
+MOST_WORDS = 12
 _VERSION = re.compile(r"(\d{4,8})\.json")
-
-
-class Passage(NamedTuple):
-    """A caption or a spoken sentence, as search sees it (a tuple: a library has 100,000)."""
-
-    start: float
-    end: float
-    text: str
-    spoken: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What the library shows of one record."""
-
-    name: str
-    """The video as the record names it, without folders."""
-    title: str
-    duration: float | None
-    events: int
-    sentences: int
-    passages: tuple[Passage, ...]
-    problem: str | None = None
+_QUESTION = """
+    a an and are at be by can did do does for from get gets has have he her his how i in into is
+    it its let me my of on or our she show so that the their them then there they this to up us
+    was we were what when where which who why will with you your
+"""
+_STOP_WORDS = frozenset(_QUESTION.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,25 +72,48 @@ class Item:
     summary: Summary
 
     @property
+    def newest(self) -> int:
+        """The last version that was saved; 0 is the record as it was captioned."""
+        return max(self.versions, default=0)
+
+    @property
+    def captioned(self) -> bool:
+        return self.record is not None or bool(self.versions)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Ids by which reference files and other systems may know this video."""
         known = [self.key, self.summary.name, self.video and self.video.name]
         known.append(self.record and self.record.stem)
         return tuple(dict.fromkeys(video_id(name) for name in known if name))
 
+    def as_row(self) -> dict[str, Any]:
+        """What the library page needs of it."""
+        return {
+            "id": self.id,
+            "title": self.summary.title,
+            "duration": self.summary.duration,
+            "events": self.summary.events,
+            "sentences": self.summary.sentences,
+            "captioned": self.captioned,
+            "versions": len(self.versions),
+            "video": self.video is not None,
+            "problem": self.summary.problem,
+        }
+
 
 @dataclass(slots=True)
-class _Found:
+class _Listing:
     """Paths below one root."""
 
-    videos: list[Path]
-    records: list[Path]
-    edits: dict[Path, tuple[int, ...]]
+    videos: list[Path] = field(default_factory=list)
+    records: list[Path] = field(default_factory=list)
+    edits: dict[Path, tuple[int, ...]] = field(default_factory=dict)
     links_out: int = 0
 
 
 class Library:
-    """Finds, remembers and hands out items; safe to share between threads."""
+    """Lists, remembers and hands out items; safe to share between threads."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         if not roots:
@@ -112,10 +134,9 @@ class Library:
             items: dict[str, Item] = {}
             self.links_out = 0
             for root in self.roots:
-                found = _walk(root if root.is_dir() else root.parent, deep=root.is_dir())
-                self.links_out += found.links_out
-                for item in self._pair(root, found):
-                    items[item.id] = item
+                listing = _walk(root if root.is_dir() else root.parent, deep=root.is_dir())
+                self.links_out += listing.links_out
+                items |= {item.id: item for item in self._pair(root, listing)}
             self._items = items
             return sorted(items.values(), key=lambda item: (item.summary.title.lower(), item.id))
 
@@ -126,20 +147,19 @@ class Library:
         return self._items.get(id)
 
     def items(self) -> list[Item]:
-        """What the last look found."""
+        """What the last look saw."""
         return list(self._items.values()) or self.refresh()
 
-    def _pair(self, root: Path, found: _Found) -> Iterator[Item]:
+    def _pair(self, root: Path, listing: _Listing) -> Iterator[Item]:
         """Records with their videos, then the videos that nobody has captioned."""
-        folder = root if root.is_dir() else root.parent
-        by_path = {(video.parent, video.name): video for video in found.videos}
-        by_stem = {(video.parent, video.stem): video for video in found.videos}
+        by_path = {(video.parent, video.name): video for video in listing.videos}
+        by_stem = {(video.parent, video.stem): video for video in listing.videos}
         by_id: dict[str, Path | None] = {}
-        for path in found.videos:
+        for path in listing.videos:
             name = video_id(path.name)
             by_id[name] = None if name in by_id else path  # two of a name: neither
         taken: set[Path] = set()
-        for record in found.records:
+        for record in listing.records:
             for key, summary in self._summaries(record, root):
                 video = (
                     by_path.get((record.parent, summary.name))
@@ -149,10 +169,10 @@ class Library:
                 if video is not None:
                     taken.add(video)
                 if root.is_dir() or root in (record, video):
-                    yield self._item(folder, record, key, video, summary, found)
-        for path in found.videos:
+                    yield self._item(root, listing, record, key, video, summary)
+        for path in listing.videos:
             if path not in taken and (root.is_dir() or root == path):
-                yield self._item(folder, None, None, path, _bare(path.name), found)
+                yield self._item(root, listing, None, None, path, bare_summary(path.name))
 
     def _summaries(self, record: Path, root: Path) -> Iterator[tuple[str | None, Summary]]:
         summary = self._parse(record)
@@ -171,49 +191,44 @@ class Library:
         stamp = (status.st_mtime_ns, status.st_size)
         known = self._parsed.get(record)
         if known is None or known[0] != stamp:
-            summary: Summary | None
             try:
                 content = read_json(record, outline=True)
-                summary = None
-                if isinstance(content, dict) and "starc" in content:
-                    summary = summarise(content, record.stem)
+                summary = None if content is None else summarise(content, record.stem)
             except StarcError as error:
                 log.warning("%s", error)
-                summary = _bare(record.stem, problem="the file is not valid JSON")
+                summary = bare_summary(record.stem, problem="the file is not valid JSON")
             known = self._parsed[record] = (stamp, summary)
         return known[1]
 
     def _item(
-        self,
-        folder: Path,
-        record: Path | None,
-        key: str | None,
-        video: Path | None,
-        summary: Summary,
-        found: _Found,
-    ) -> Item:
+        self, root: Path, listing: _Listing, record: Path | None, key: str | None,
+        video: Path | None, summary: Summary,
+    ) -> Item:  # fmt: skip
         """An item whose summary is that of its newest version, if somebody saved one."""
         source = record or video
         assert source is not None
-        digest = hashlib.sha256(f"{source}\0{key or ''}".encode("utf-8", "surrogateescape"))
-        edits = edits_folder(source, key)
-        if record and video and edits not in found.edits and key is None:
-            by_hand = edits_folder(video, None)  # written before anybody captioned the video
-            edits = by_hand if by_hand in found.edits else edits
-        versions = found.edits.get(edits, ())
+        edits = _edits_folder(source, key)
+        if record and video and edits not in listing.edits and key is None:
+            by_hand = _edits_folder(video, None)  # written before anybody captioned the video
+            edits = by_hand if by_hand in listing.edits else edits
+        versions = listing.edits.get(edits, ())
         if versions:
             summary = self._parse(version_path(edits, versions[-1])) or summary
-        return Item(digest.hexdigest()[:16], folder, record, key, video, edits, versions, summary)
+        folder = root if root.is_dir() else root.parent
+        id = _digest(f"{source}\0{key or ''}")
+        return Item(id, folder, record, key, video, edits, versions, summary)
 
 
-def edits_folder(source: Path, key: str | None) -> Path:
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _edits_folder(source: Path, key: str | None) -> Path:
     """Where versions are kept: `talk.json` has `talk.edits/0001.json`, a bare video
     `talk.mp4.edits/0001.json`."""
     stem = source.stem if source.suffix == ".json" else source.name
     folder = source.with_name(stem + EDITS)
-    if key is None:
-        return folder
-    return folder / hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return folder if key is None else folder / _digest(key)
 
 
 def version_path(edits: Path, version: int) -> Path:
@@ -224,109 +239,55 @@ def version_path(edits: Path, version: int) -> Path:
 def versions_in(folder: Path) -> tuple[int, ...]:
     """The versions that a folder of edits holds, oldest first."""
     try:
-        with os.scandir(folder) as listing:
-            names = [entry.name for entry in listing if entry.is_file(follow_symlinks=False)]
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
     except OSError:
         return ()
     return tuple(sorted(int(m[1]) for name in names if (m := _VERSION.fullmatch(name))))
 
 
-def _walk(folder: Path, *, deep: bool) -> _Found:
+def _walk(folder: Path, *, deep: bool) -> _Listing:
     """Files below a folder; links to folders are not entered, links to files must stay inside."""
-    found = _Found([], [], {})
+    listing = _Listing()
     waiting, seen = [folder], 0
     while waiting:
         try:
-            with os.scandir(waiting.pop()) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name)
+            with os.scandir(waiting.pop()) as unsorted:
+                entries = sorted(unsorted, key=lambda entry: entry.name)
         except OSError:
             continue
+        seen += len(entries)
         for entry in entries:
-            seen += 1
             path = Path(entry.path)
+            ending = path.suffix.lower()
             if entry.name.startswith("."):
                 continue
             if entry.is_dir(follow_symlinks=False):
-                if entry.name.endswith(EDITS):
-                    _collect_edits(path, found)
+                if path.suffix == EDITS:
+                    _collect_edits(path, listing)
                 elif deep:
                     waiting.append(path)
-                continue
-            ending = path.suffix.lower()
-            if ending != ".json" and ending not in VIDEO_ENDINGS:
-                continue
-            if entry.is_symlink() and confine(folder, path) is None:
-                found.links_out += 1
-            else:
-                (found.records if ending == ".json" else found.videos).append(path)
+            elif ending == ".json" or ending in VIDEO_ENDINGS:
+                if entry.is_symlink() and confine(folder, path) is None:
+                    listing.links_out += 1
+                else:
+                    (listing.records if ending == ".json" else listing.videos).append(path)
         if seen > MOST_FILES:
             log.warning("%s: more than %d files; the rest is not shown", folder, MOST_FILES)
             break
-    return found
+    return listing
 
 
-def _collect_edits(folder: Path, found: _Found) -> None:
+def _collect_edits(folder: Path, listing: _Listing) -> None:
     places = [folder]
-    with suppress(OSError), os.scandir(folder) as listing:
-        places += [Path(e.path) for e in listing if e.is_dir(follow_symlinks=False)]
-    for place in places:
-        if versions := versions_in(place):
-            found.edits[place] = versions
-
-
-def _bare(name: str, problem: str | None = None) -> Summary:
-    title = display_name(video_id(name))
-    return Summary(name, title, None, 0, 0, (), problem)
-
-
-def summarise(content: dict[str, Any], stem: str) -> Summary:
-    """Summary of a captioned JSON, checked only as far as it is shown: the rest is for `open`."""
-    try:
-        name = re.split(r"[/\\]", content["video"])[-1] or stem
-        title = content["provenance"].get("title") or video_id(name)
-        passages = [
-            Passage(float(event["start"]), float(event["end"]), event["caption"] + "", False)
-            for event in content["events"]
-        ]
-        passages += [
-            Passage(float(said["start"]), float(said["end"]), said["text"] + "", True)
-            for said in content["sentences"]
-        ]
-        duration = float(content["duration"])
-        if not math.isfinite(duration + sum(one.start + one.end for one in passages)):
-            raise ValueError("a time in it is not finite")
-        return Summary(
-            name=name,
-            title=display_name(title),
-            duration=duration,
-            events=len(content["events"]),
-            sentences=len(content["sentences"]),
-            passages=tuple(passages),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        log.warning("%s: not a captioned video (%r)", stem, error)
-        return _bare(stem, problem="not a captioned video of this version")
-
-
-def as_row(item: Item) -> dict[str, Any]:
-    """An item as the library page needs it."""
-    summary = item.summary
-    return {
-        "id": item.id,
-        "title": summary.title,
-        "duration": summary.duration,
-        "events": summary.events,
-        "sentences": summary.sentences,
-        "captioned": item.record is not None or bool(item.versions),
-        "versions": len(item.versions),
-        "video": item.video is not None,
-        "problem": summary.problem,
-    }
+    with suppress(OSError), os.scandir(folder) as entries:
+        places += [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
+    listing.edits |= {place: versions for place in places if (versions := versions_in(place))}
 
 
 def read_item(item: Item, version: int | None = None) -> Captioned | None:
     """A version of an item: None asks for the newest, 0 for the original; None if there is none."""
-    chosen = version if version is not None else (item.versions[-1] if item.versions else 0)
+    chosen = item.newest if version is None else version
     if chosen:
         path = version_path(item.edits, chosen) if chosen in item.versions else None
     elif item.key is not None and item.record is not None:
@@ -346,3 +307,92 @@ def best_moment(item: Item) -> float | None:
     if captioned is None or not captioned.saliency:
         return None
     return captioned.frame_times[captioned.saliency.index(max(captioned.saliency))]
+
+
+class Comparison:
+    """A reference or a second system, shown with the predictions; videos meet by `video_id`.
+
+    It is a file of any annotation or prediction format, or a folder of captioned JSON, of which the
+    newest versions are shown.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name if path.is_dir() else path.stem
+        self._library = Library([path]) if path.is_dir() else None
+        self._records = {} if self._library else read_many(path)
+
+    def captioned(self, names: Iterable[str]) -> Captioned | None:
+        """The record of a video that goes by any of `names`."""
+        items: dict[str, Item] = {}
+        for item in self._library.refresh() if self._library else ():
+            for name in item.names if item.record else ():
+                items.setdefault(name, item)
+        for name in names:
+            if name in self._records:
+                return self._records[name]
+            if name in items:
+                return read_item(items[name])
+        return None
+
+
+class Moment(NamedTuple):
+    """A passage that answers a question."""
+
+    item: Item
+    passage: Passage
+    score: float
+
+
+def words_of(query: str) -> list[str]:
+    """The stems to look for; if there are only stop words, they are looked for all the same."""
+    words = re.findall(r"\w+", query.casefold())
+    telling = [word for word in words if word not in _STOP_WORDS] or words
+    return list(dict.fromkeys(map(stem, telling)))[:MOST_WORDS]
+
+
+def stem(word: str) -> str:
+    """A prefix that the word's other forms share: `adding`, `added` and `adds` give `add`."""
+    for ending in ("ing", "ied", "ies", "ed", "es", "s", "y", "e"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            word = word.removesuffix(ending)
+            break
+    # chopp(ing) and chop must meet; ll and ss are part of the word (grill, press).
+    doubled = len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz"
+    return word[:-1] if doubled else word
+
+
+def search(items: Iterable[Item], query: str, *, limit: int) -> tuple[list[Moment], int]:
+    """The best moments, and how many there are in all."""
+    patterns = [re.compile(rf"\b{re.escape(word)}") for word in words_of(query)]
+    counts, passages = [0] * len(patterns), 0
+    answers: list[tuple[Item, Passage, set[int]]] = []
+    for item in items:
+        for place, words in _matches(item.summary.passages, patterns).items():
+            answers.append((item, item.summary.passages[place], words))
+            for word in words:
+                counts[word] += 1
+        passages += len(item.summary.passages)
+    weight = [math.log1p(passages / count) if count else 0.0 for count in counts]
+    moments = [
+        Moment(item, passage, sum(map(weight.__getitem__, words)) * (0.9 if passage.spoken else 1))
+        for item, passage, words in answers
+    ]
+    best = heapq.nsmallest(
+        limit, moments, key=lambda one: (-one.score, one.item.summary.title, one.passage.start)
+    )
+    return best, len(moments)
+
+
+def _matches(passages: tuple[Passage, ...], patterns: list[re.Pattern[str]]) -> dict[int, set[int]]:
+    """Passage -> words in it. One scan over the joined text is far cheaper than one per passage."""
+    texts = [passage.text.casefold() for passage in passages]
+    starts = [0]
+    for text in texts:
+        starts.append(starts[-1] + len(text) + 1)
+    whole = "\n".join(texts)
+    matches: dict[int, set[int]] = {}
+    for word, pattern in enumerate(patterns):
+        for match in pattern.finditer(whole):
+            place = bisect.bisect_right(starts, match.start()) - 1
+            matches.setdefault(place, set()).add(word)
+    return matches

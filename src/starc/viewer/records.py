@@ -2,32 +2,60 @@
 
 `Captioned.from_json` checks spans and lengths; a file from outside may still hold a number where a
 caption belongs, or NaN. Whoever reads a record here gets finite numbers and real text, or an
-AnnotationError that names the file.
+AnnotationError that names the file. `Summary` is what the library shows and searches of a record.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from starc.errors import AnnotationError
-from starc.files.annotations import VideoAnnotation, read_annotations
+from starc.files.annotations import read_annotations, video_id
 from starc.types import Captioned, Event
+from starc.viewer.security import display_name
+
+log = logging.getLogger("starc")
 
 LARGEST_RECORD = 64 << 20
 """Bytes; a three-hour video needs under one million."""
-
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What reading JSON of another shape may raise."""
 
 # A quote inside a JSON string is escaped, so these can only match real keys.
 _NUMBERS = re.compile(rb'"(frame_times|saliency)"\s*:\s*\[[^\]\[{}"]*\]')
 _SEGMENTS = re.compile(rb'"segments"\s*:\s*\[.*\]\s*,\s*"provenance"\s*:', re.DOTALL)
 
 
-def read_json(path: Path, *, outline: bool = False) -> Any:
+class Passage(NamedTuple):
+    """A caption or a spoken sentence, as search sees it (a tuple: a library has 100,000)."""
+
+    start: float
+    end: float
+    text: str
+    spoken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the library shows of one record."""
+
+    name: str
+    """The video as the record names it, without folders."""
+    title: str
+    duration: float | None = None
+    events: int = 0
+    sentences: int = 0
+    passages: tuple[Passage, ...] = ()
+    problem: str | None = None
+
+
+def read_json(path: Path, *, outline: bool = False) -> dict[str, Any] | None:
     """The content of a JSON file that claims to be a captioned video; None if it does not.
 
     An `outline` leaves out numbers and segments, unread: two thirds of the bytes, and a library
@@ -41,24 +69,25 @@ def read_json(path: Path, *, outline: bool = False) -> Any:
             return None
         if outline:
             text = _SEGMENTS.sub(b'"segments":[],"provenance":', _NUMBERS.sub(rb'"\1":[]', text))
-        return json.loads(text)
+        content = json.loads(text)
     except OSError as error:
         raise AnnotationError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
         raise AnnotationError(
             f"{path}: not valid JSON (was it written completely?); caption the video again"
         ) from None
+    return content if isinstance(content, dict) and "starc" in content else None
 
 
 def read_captioned(path: Path) -> Captioned:
     """One captioned video."""
     content = read_json(path)
-    if not isinstance(content, dict):
+    if content is None:
         raise AnnotationError(f"{path}: not a captioned video; make one with `starc caption`")
     try:
         captioned = Captioned.from_json(content)
-        check(captioned)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        _check(captioned)
+    except MALFORMED as error:
         raise AnnotationError(
             f"{path}: not a captioned video ({error}); caption the video again"
         ) from None
@@ -66,63 +95,79 @@ def read_captioned(path: Path) -> Captioned:
 
 
 def read_many(path: Path) -> dict[str, Captioned]:
-    """Captioned videos by id from a file of any known annotation or prediction format."""
-    return {
-        name: from_annotated(name, annotated)
-        for name, annotated in read_annotations(path).items()
-        if annotated.duration is not None or events_of(annotated)
-    }
+    """Captioned videos by id from a file of any known annotation or prediction format.
+
+    Spans that run backwards are left out; without a duration the last event ends the video.
+    """
+    videos = {}
+    for name, annotation in read_annotations(path).items():
+        pairs = zip(annotation.spans, annotation.sentences, strict=True)
+        ordered = sorted(pairs, key=lambda pair: pair[0])
+        events = tuple(Event(*span, text) for span, text in ordered if 0 <= span[0] < span[1])
+        duration = annotation.duration or max((event.end for event in events), default=1.0)
+        if events or annotation.duration is not None:
+            videos[name] = Captioned(name, duration, events)
+    return videos
 
 
-def from_annotated(name: str, annotated: VideoAnnotation) -> Captioned:
-    """A record with events alone; without a duration the last event ends the video."""
-    events = events_of(annotated)
-    duration = annotated.duration or max((event.end for event in events), default=1.0)
-    return Captioned(name, duration, events)
-
-
-def events_of(annotated: VideoAnnotation) -> tuple[Event, ...]:
-    """The events that can be drawn; spans that run backwards are left out."""
-    return tuple(
-        Event(start, end, sentence)
-        for (start, end), sentence in sorted(
-            zip(annotated.spans, annotated.sentences, strict=True), key=lambda pair: pair[0]
-        )
-        if 0 <= start < end
-    )
-
-
-def check(captioned: Captioned) -> None:
+def _check(captioned: Captioned) -> None:
     """Raise TypeError or ValueError unless every text is text and every number is finite."""
-    _texts("video", [captioned.video])
-    _texts("caption", (event.caption for event in captioned.events))
-    _texts("sentence", (sentence.text for sentence in captioned.sentences))
-    found = [found for segment in captioned.segments for found in segment.captions]
-    _texts("retrieved caption", (one.caption for one in found))
-    _texts("provenance", [*captioned.provenance, *captioned.provenance.values()])
-    _numbers("duration", [captioned.duration])
-    _numbers("time", (time for event in captioned.events for time in (event.start, event.end)))
-    _numbers("time", (time for said in captioned.sentences for time in (said.start, said.end)))
-    _numbers("frame time", captioned.frame_times)
-    _numbers("saliency", captioned.saliency)
-    _numbers("similarity", (one.similarity for one in found))
-    _numbers("segment", (s for segment in captioned.segments for s in (segment.score,)))
-    confidences = (event.confidence for event in captioned.events)
-    _numbers("confidence", (one for one in confidences if one is not None))
-    for segment in captioned.segments:
+    events, sentences, segments = captioned.events, captioned.sentences, captioned.segments
+    retrieved = [one for segment in segments for one in segment.captions]
+    texts: dict[str, list[Any]] = {
+        "video": [captioned.video],
+        "caption": [event.caption for event in events],
+        "sentence": [sentence.text for sentence in sentences],
+        "retrieved caption": [one.caption for one in retrieved],
+        "provenance": [*captioned.provenance, *captioned.provenance.values()],
+    }
+    numbers: dict[str, list[Any]] = {
+        "duration": [captioned.duration],
+        "event": [time for event in events for time in (event.start, event.end)],
+        "sentence": [time for one in sentences for time in (one.start, one.end)],
+        "frame time": [*captioned.frame_times],
+        "saliency": [*captioned.saliency],
+        "similarity": [one.similarity for one in retrieved],
+        "score": [segment.score for segment in segments],
+        "confidence": [event.confidence for event in events if event.confidence is not None],
+    }
+    for what, values in texts.items():
+        for value in values:
+            if not isinstance(value, str):
+                raise TypeError(f"{what} must be text, got {value!r:.40}")
+    for what, values in numbers.items():
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{what} must be a number, got {value!r:.40}")
+            if not math.isfinite(value):
+                raise ValueError(f"{what} must be finite, got {value}")
+    for segment in segments:
         if not all(type(n) is int for n in (segment.first, segment.stop, segment.anchor)):
             raise TypeError(f"segment must be whole frames, got {segment.first!r:.40}")
 
 
-def _texts(what: str, values: Iterable[Any]) -> None:
-    for value in values:
-        if not isinstance(value, str):
-            raise TypeError(f"{what} must be text, got {value!r:.40}")
+def summarise(content: dict[str, Any], stem: str) -> Summary:
+    """Summary of a captioned JSON; checked only as far as it is shown."""
+    try:
+        name = re.split(r"[/\\]", content["video"])[-1] or stem
+        title = content["provenance"].get("title") or video_id(name)
+        events, sentences = content["events"], content["sentences"]
+        passages = [
+            Passage(float(one["start"]), float(one["end"]), one[key] + "", key == "text")
+            for key, spans in (("caption", events), ("text", sentences))
+            for one in spans
+        ]
+        duration = float(content["duration"])
+        if not math.isfinite(duration + sum(one.start + one.end for one in passages)):
+            raise ValueError("a time in it is not finite")
+        return Summary(
+            name, display_name(title), duration, len(events), len(sentences), tuple(passages)
+        )
+    except MALFORMED as error:
+        log.warning("%s: not a captioned video (%r)", stem, error)
+        return bare_summary(stem, problem="not a captioned video of this version")
 
 
-def _numbers(what: str, values: Iterable[Any]) -> None:
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise TypeError(f"{what} must be a number, got {value!r:.40}")
-        if not math.isfinite(value):
-            raise ValueError(f"{what} must be finite, got {value}")
+def bare_summary(name: str, problem: str | None = None) -> Summary:
+    """All that can be said of a video without a record, or with one that cannot be read."""
+    return Summary(name, display_name(video_id(name)), problem=problem)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,20 +21,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import ClientDisconnect
 
 from starc.errors import StarcError, VideoError
-from starc.types import Captioned, Event
+from starc.types import Captioned
 from starc.viewer import edits
-from starc.viewer.beside import OtherSystem, Reference
-from starc.viewer.jobs import Job, JobQueue, receive_upload
-from starc.viewer.library import (
-    Item,
-    Library,
-    as_row,
-    best_moment,
-    read_item,
-    version_path,
-    versions_in,
-)
-from starc.viewer.search import search, words_of
+from starc.viewer import library as videos
+from starc.viewer.jobs import CaptionJob, JobQueue, receive_upload
+from starc.viewer.library import Comparison, Item, Library
 from starc.viewer.security import confine, display_name, download_name, sniff_file
 from starc.viewer.thumbnails import thumbnail
 
@@ -50,8 +41,7 @@ STATIC = {
     if file.suffix in MEDIA_TYPES
 }
 
-VideoId = Annotated[str, InPath(pattern="^[0-9a-f]{16}$")]
-JobId = Annotated[str, InPath(pattern="^[0-9a-f]{16}$")]
+Id = Annotated[str, InPath(pattern="^[0-9a-f]{16}$")]
 Version = Annotated[int | None, Query(ge=0, le=99_999_999)]
 
 
@@ -84,15 +74,14 @@ class Viewer:
     """The parts that answer requests."""
 
     library: Library
-    reference: Reference | None
-    other: OtherSystem | None
+    reference: Comparison | None
+    other: Comparison | None
     queue: JobQueue | None
     uploads: Path | None
     """Folder that takes uploaded videos; None if there is none, or no one to caption them."""
     upload_limit: int
-    export: edits.Export | None
-    formats: Mapping[str, str]
-    """Name -> ending of the files that `export` makes."""
+    exports: Mapping[str, edits.Export]
+    """Formats in which a version can be downloaded, by name."""
 
     # The library
 
@@ -101,7 +90,7 @@ class Viewer:
         items = self.library.refresh()
         return SafeJson(
             {
-                "videos": [as_row(item) for item in items],
+                "videos": [item.as_row() for item in items],
                 "links_out": self.library.links_out,
                 "can_caption": self.queue is not None,
                 "can_upload": self.uploads is not None,
@@ -115,53 +104,44 @@ class Viewer:
         limit: Annotated[int, Query(ge=1, le=200)] = 60,
     ) -> Response:
         """Captions and speech that answer a question, best first."""
-        hits, total = search(self.library.items(), q, limit=limit)
+        best, total = videos.search(self.library.items(), q, limit=limit)
         moments = [
             {
-                "id": hit.item.id,
-                "title": hit.item.summary.title,
-                "video": hit.item.video is not None,
-                "start": hit.passage.start,
-                "end": hit.passage.end,
-                "text": hit.passage.text,
-                "spoken": hit.passage.spoken,
+                "id": item.id,
+                "title": item.summary.title,
+                "video": item.video is not None,
+                **passage._asdict(),
             }
-            for hit in hits
+            for item, passage, _ in best
         ]
-        return SafeJson({"total": total, "words": words_of(q), "moments": moments})
+        return SafeJson({"total": total, "words": videos.words_of(q), "moments": moments})
 
     def export_training(self) -> Response:
         """Annotations of every corrected video, as JSON Lines for `starc train`."""
-        lines = []
-        for item in self.library.refresh():
-            if item.versions and (captioned := read_item(item)) is not None:
-                lines.append(edits.training_line(captioned))
-        name = download_name("corrected", "jsonl")
-        return _attachment("".join(lines).encode(), "application/jsonl", name)
+        corrected = [videos.read_item(item) for item in self.library.refresh() if item.versions]
+        lines = [edits.training_line(captioned) for captioned in corrected if captioned]
+        return _attachment("".join(lines), self.exports["training"], "corrected.jsonl")
 
     # One video
 
-    def open_video(self, id: VideoId, version: Version = None) -> Response:
-        """A version of a video's record, with all that stands beside it."""
+    def open_video(self, id: Id, version: Version = None) -> Response:
+        """A version of a video's record, with the reference and the second system."""
         item = self._item(id)
-        captioned = edits.draft(item, version)
-        if captioned is None:
-            raise HTTPException(404, "there is no such version")
         return SafeJson(
             {
-                **as_row(item),
-                "version": version if version is not None else max(item.versions, default=0),
-                "newest": max(item.versions, default=0),
-                "saved": [_saved(item, number) for number in item.versions],
-                "can_caption": self.queue is not None and not as_row(item)["captioned"],
-                "formats": ["training", "json", *self.formats],
-                "record": captioned.to_json(),
-                "reference": self._reference(item),
-                "other": self._other(item),
+                **item.as_row(),
+                "version": item.newest if version is None else version,
+                "newest": item.newest,
+                "saved": item.versions,
+                "can_caption": self.queue is not None and not item.captioned,
+                "formats": list(self.exports),
+                "record": _draft(item, version).to_json(),
+                "reference": _compared(self.reference, item),
+                "other": _compared(self.other, item),
             }
         )
 
-    def stream_video(self, id: VideoId) -> Response:
+    def stream_video(self, id: Id) -> Response:
         """The video itself; answers Range requests in small pieces."""
         path = self._video(self._item(id))
         kind = sniff_file(path)
@@ -170,18 +150,19 @@ class Viewer:
         return FileResponse(path, media_type=kind[1], headers={"Cache-Control": "no-cache"})
 
     def show_thumbnail(
-        self, id: VideoId, t: Annotated[int | None, Query(ge=0, le=1_000_000)] = None
+        self, id: Id, t: Annotated[int | None, Query(ge=0, le=1_000_000)] = None
     ) -> Response:
         """A small picture of second `t`, or of the most salient moment."""
         item = self._item(id)
         try:
-            picture = thumbnail(self._video(item), best_moment(item) if t is None else float(t))
+            moment = videos.best_moment(item) if t is None else float(t)
+            picture = thumbnail(self._video(item), moment)
         except (VideoError, OSError) as error:
             raise HTTPException(404, "no picture can be made of this video") from error
         headers = {"Cache-Control": "private, max-age=600"}
         return Response(picture, media_type="image/jpeg", headers=headers)
 
-    def save_version(self, id: VideoId, body: SaveIn) -> Response:
+    def save_version(self, id: Id, body: SaveIn) -> Response:
         """Keep corrected events as a new version."""
         item = self._item(id)
         events = [(event.start, event.end, event.caption) for event in body.events]
@@ -193,29 +174,26 @@ class Viewer:
         return SafeJson({"version": version}, status_code=201)
 
     def export_video(
-        self, id: VideoId, format: Annotated[str, InPath(max_length=40)], version: Version = None
+        self, id: Id, format: Annotated[str, InPath(max_length=40)], version: Version = None
     ) -> Response:
         """A version in one of the formats offered."""
-        if format not in ("training", "json", *self.formats):
+        export = self.exports.get(format)
+        if export is None:
             raise HTTPException(404, "there is no such format")
         item = self._item(id)
-        captioned = edits.draft(item, version)
-        if captioned is None:
-            raise HTTPException(404, "there is no such version")
-        content, media_type = edits.exported(captioned, format, self.export)
-        ending = {"training": "jsonl", "json": "json", **self.formats}[format]
-        return _attachment(content, media_type, download_name(item.summary.title, ending))
+        text = export.render(_draft(item, version))
+        return _attachment(text, export, download_name(item.summary.title, export.ending))
 
     # Captioning
 
-    def caption_video(self, id: VideoId) -> Response:
+    def caption_video(self, id: Id) -> Response:
         """Queue a video of the library that nobody has captioned."""
         item = self._item(id)
         queue = self._queue()
-        if as_row(item)["captioned"]:
+        if item.captioned:
             raise HTTPException(409, "this video has captions already")
         job = queue.submit(self._video(item), title=item.summary.title, uploaded=False)
-        return SafeJson(self._row(job.as_row(), job), status_code=202)
+        return SafeJson(self._row(job), status_code=202)
 
     async def upload(
         self, request: Request, name: Annotated[str, Query(max_length=500)] = ""
@@ -240,19 +218,19 @@ class Viewer:
         except StarcError:
             path.unlink(missing_ok=True)
             raise
-        return SafeJson(self._row(job.as_row(), job), status_code=202)
+        return SafeJson(self._row(job), status_code=202)
 
     def list_jobs(self) -> Response:
         """All jobs, oldest first."""
         return SafeJson({"jobs": self._job_rows()})
 
-    def cancel_job(self, job: JobId) -> Response:
+    def cancel_job(self, id: Id) -> Response:
         """Stop a job; an upload that was waiting for it goes too."""
-        found = self._queue().find(job)
-        if found is None:
+        job = self._queue().find(id)
+        if job is None:
             raise HTTPException(404, "there is no such job")
-        self._queue().cancel(found)
-        return SafeJson(self._row(found.as_row(), found))
+        self._queue().cancel(job)
+        return SafeJson(self._row(job))
 
     async def watch_jobs(self) -> Response:
         """Server-sent events: all jobs after every change, until none is active."""
@@ -277,7 +255,7 @@ class Viewer:
         if item is None:
             raise HTTPException(404, "there is no such video")
         # Another window or process may have saved since the library was last opened.
-        return replace(item, versions=versions_in(item.edits))
+        return replace(item, versions=videos.versions_in(item.edits))
 
     def _video(self, item: Item) -> Path:
         path = confine(item.folder, item.video) if item.video else None
@@ -291,55 +269,34 @@ class Viewer:
         return self.queue
 
     def _job_rows(self) -> list[dict[str, Any]]:
-        if self.queue is None:
-            return []
-        return [self._row(row, self.queue.find(row["id"])) for row in self.queue.rows()]
+        return [self._row(job) for job in self.queue.jobs()] if self.queue else []
 
-    def _row(self, row: dict[str, Any], job: Job | None) -> dict[str, Any]:
+    def _row(self, job: CaptionJob) -> dict[str, Any]:
         """A job with the id of the video it made."""
-        made = job.result if job else None
-        items = self.library.items() if made else []
-        if made and not any(item.record == made for item in items):
+        row, record = job.as_row(), job.result
+        items = self.library.items() if record else []
+        if record and not any(item.record == record for item in items):
             items = self.library.refresh()
-        return {**row, "video": next((item.id for item in items if item.record == made), None)}
-
-    def _reference(self, item: Item) -> dict[str, Any] | None:
-        events = self.reference.events(item.names) if self.reference else None
-        if self.reference is None or events is None:
-            return None
-        return {"name": self.reference.name, "events": _events(events)}
-
-    def _other(self, item: Item) -> dict[str, Any] | None:
-        captioned: Captioned | None = self.other.captioned(item.names) if self.other else None
-        if self.other is None or captioned is None:
-            return None
-        return {"name": self.other.name, "record": captioned.to_json()}
+        return {**row, "video": next((item.id for item in items if item.record == record), None)}
 
 
-def _events(events: Sequence[Event]) -> list[dict[str, Any]]:
-    return [{"start": one.start, "end": one.end, "caption": one.caption} for one in events]
+def _draft(item: Item, version: int | None) -> Captioned:
+    captioned = edits.draft(item, version)
+    if captioned is None:
+        raise HTTPException(404, "there is no such version")
+    return captioned
 
 
-def _saved(item: Item, version: int) -> dict[str, Any]:
-    try:
-        seconds = version_path(item.edits, version).stat().st_mtime
-    except OSError:
-        seconds = 0.0
-    return {"version": version, "saved": seconds}
+def _compared(comparison: Comparison | None, item: Item) -> dict[str, Any] | None:
+    captioned = comparison.captioned(item.names) if comparison else None
+    if comparison is None or captioned is None:
+        return None
+    return {"name": comparison.name, "record": captioned.to_json()}
 
 
-def _attachment(content: bytes, media_type: str, name: str) -> Response:
+def _attachment(text: str, export: edits.Export, name: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(content, media_type=media_type, headers=headers)
-
-
-def page(name: str) -> Callable[[], Response]:
-    """A request that shows one of our pages."""
-
-    def show() -> Response:
-        return static_file(name)
-
-    return show
+    return Response(text.encode(), media_type=export.media_type, headers=headers)
 
 
 def static_file(name: Annotated[str, InPath(max_length=80)]) -> Response:
@@ -348,6 +305,16 @@ def static_file(name: Annotated[str, InPath(max_length=80)]) -> Response:
         raise HTTPException(404, "there is no such file")
     content, media_type = STATIC[name]
     return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
+
+
+def library_page() -> Response:
+    """The page that lists the videos."""
+    return static_file("index.html")
+
+
+def video_page(id: str) -> Response:
+    """The page of one video; which one is for its script to read."""
+    return static_file("watch.html")
 
 
 ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
@@ -364,5 +331,5 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("POST", "/api/uploads", Viewer.upload),
     ("GET", "/api/jobs", Viewer.list_jobs),
     ("GET", "/api/jobs/events", Viewer.watch_jobs),
-    ("DELETE", "/api/jobs/{job}", Viewer.cancel_job),
+    ("DELETE", "/api/jobs/{id}", Viewer.cancel_job),
 )

@@ -177,8 +177,8 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _same(found: str, wanted: str) -> bool:
-    return hmac.compare_digest(found.encode("utf-8", "replace"), wanted.encode())
+def _same(given: str, wanted: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
 def _local(path: str) -> str:

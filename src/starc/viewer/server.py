@@ -1,8 +1,8 @@
 """The web server: `create_app` puts the parts together, `serve` runs them until Ctrl-C.
 
-It listens on this machine only, unless told otherwise; then nobody gets in without a token. The
-captioning function, the other export formats, the reference and the second system are handed in:
-the viewer knows nothing of the model.
+It listens on this machine only; on any other address nobody gets in without a token. The captioning
+function, the other export formats, the reference and the second system are handed in: the viewer
+knows nothing of the model.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import uvicorn
@@ -24,21 +25,20 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from starc.errors import ConfigError, StarcError
-from starc.viewer.beside import OtherSystem, Reference
-from starc.viewer.edits import EditConflict, EditRefused, Export
-from starc.viewer.jobs import Caption, JobQueue, QueueFull, UploadRefused
-from starc.viewer.library import Library
-from starc.viewer.routes import ROUTES, SafeJson, Viewer, page, static_file
+from starc.viewer.edits import EXPORTS, Export
+from starc.viewer.jobs import Caption, JobQueue
+from starc.viewer.library import Comparison, Library
+from starc.viewer.routes import ROUTES, SafeJson, Viewer, library_page, static_file, video_page
 from starc.viewer.security import Guard, is_loopback
 
-__all__ = ["Limits", "create_app", "serve"]
+__all__ = ["ServerLimits", "create_app", "serve"]
 
 log = logging.getLogger("starc")
 SHORTEST_TOKEN = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class ServerLimits:
     """How much a page may ask of the machine."""
 
     upload: int = 4 << 30
@@ -55,39 +55,35 @@ def create_app(
     folders: Sequence[Path],
     *,
     caption: Caption | None = None,
-    export: Export | None = None,
-    formats: Mapping[str, str] | None = None,
+    exports: Mapping[str, Export] | None = None,
     reference: Path | None = None,
     compare: Path | None = None,
     token: str | None = None,
     hosts: Iterable[str] = (),
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
 ) -> FastAPI:
     """The application for some folders (or single files).
 
     `caption(path, progress, cancelled)` makes the page caption what is dropped on it;
-    `export(captioned, format)` adds `formats` (name -> file ending) to the two that are built in;
+    `exports` are added to the formats that are built in, under their names;
     `hosts` are the names besides addresses and `localhost` that the server answers to.
     """
-    limits = limits or Limits()
+    limits = limits or ServerLimits()
     if token is not None and len(token) < SHORTEST_TOKEN:
         raise ConfigError(
             f"token: {len(token)} characters can be guessed; give at least {SHORTEST_TOKEN}"
         )
-    if formats and export is None:
-        raise ValueError(f"formats without export: {formats = }")
     library = Library([Path(folder) for folder in folders])
     queue = caption and JobQueue(caption, workers=limits.workers, waiting=limits.waiting)
     uploads = next((root for root in library.roots if root.is_dir()), None) if queue else None
     viewer = Viewer(
         library=library,
-        reference=Reference(reference) if reference else None,
-        other=OtherSystem(compare) if compare else None,
+        reference=Comparison(reference) if reference else None,
+        other=Comparison(compare) if compare else None,
         queue=queue,
         uploads=uploads,
         upload_limit=limits.upload,
-        export=export,
-        formats=dict(formats or {}),
+        exports={**EXPORTS, **(exports or {})},
     )
     app = _application(viewer)
     app.add_middleware(
@@ -122,8 +118,8 @@ def _application(viewer: Viewer) -> FastAPI:
             include_in_schema=method != "HEAD" and path != "/api/jobs/events",
         )
     app.add_api_route("/static/{name}", static_file, response_class=Response)
-    for path, name in (("/", "index.html"), ("/watch/{id}", "watch.html")):
-        app.add_api_route(path, page(name), response_class=Response, include_in_schema=False)
+    for path, page in (("/", library_page), ("/watch/{id}", video_page)):
+        app.add_api_route(path, page, response_class=Response, include_in_schema=False)
     app.add_exception_handler(StarcError, _on_starc_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
@@ -131,17 +127,9 @@ def _application(viewer: Viewer) -> FastAPI:
 
 
 def _on_starc_error(_: Request, error: Exception) -> Response:
-    content: dict[str, object] = {"message": str(error)}
-    status = 422
-    if isinstance(error, EditRefused):
-        content["problems"] = error.problems
-    elif isinstance(error, EditConflict):
-        status, content["newest"] = 409, error.newest
-    elif isinstance(error, QueueFull):
-        status = 429
-    elif isinstance(error, UploadRefused):
-        status = error.status
-    return SafeJson(content, status_code=status)
+    """The message, with the `status` and the `details` that errors of the viewer have."""
+    content = {"message": str(error), **getattr(error, "details", {})}
+    return SafeJson(content, status_code=getattr(error, "status", 422))
 
 
 def _on_http_error(_: Request, error: Exception) -> Response:
@@ -165,31 +153,17 @@ def serve(
     token: str | None = None,
     announce: Callable[[str], None] = log.info,
     open_browser: bool = False,
-    caption: Caption | None = None,
-    export: Export | None = None,
-    formats: Mapping[str, str] | None = None,
-    reference: Path | None = None,
-    compare: Path | None = None,
-    limits: Limits | None = None,
+    **options: Any,
 ) -> None:
-    """Serve until interrupted; `announce` is told the address (port 0 takes any free port).
+    """Serve until interrupted; `announce` receives the address (port 0 takes any free port).
 
-    Beyond this machine there is always a token: one is made up where none was given.
+    Beyond this machine there is always a token: a random one where none was given. `options` are
+    those of `create_app`.
     """
     if not is_loopback(host) and token is None:
         token = secrets.token_urlsafe(24)
     names = {host, socket.gethostname()} - {"0.0.0.0", "::", ""}
-    app = create_app(
-        folders,
-        caption=caption,
-        export=export,
-        formats=formats,
-        reference=reference,
-        compare=compare,
-        token=token,
-        hosts=names,
-        limits=limits,
-    )
+    app = create_app(folders, token=token, hosts=names, **options)
     listener = _listen(host, port)
     place = _place(host, listener.getsockname()[1]) + _first_page(app.state.viewer.library)
     address = place + (f"?token={quote(token, safe='')}" if token else "")
@@ -212,7 +186,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(128)  # before the address is told: whoever is quick waits, not fails
+        listener.listen(128)  # before the address is announced: an early visitor waits
     except (OSError, OverflowError) as error:
         listener.close()
         raise ConfigError(f"{host}:{port}: cannot listen there ({error}); try --port 0") from None

@@ -1,4 +1,4 @@
-// Ground truth and systems side by side: a row per reference event, with who found it and how well.
+// Ground truth and systems side by side: a row per reference event, with who predicted it and how well.
 
 import { clock, count, el, spoken } from "./dom.js";
 import { figures, grade, match } from "./matching.js";
@@ -10,9 +10,9 @@ function align(base, systems) {
   const rows = base.map((event) => ({ start: event.start, event, cells: [] }));
   const place = new Map(base.map((event, n) => [event, n]));
   systems.forEach((events, column) => {
-    match(events, base).forEach((found, n) => {
-      const cell = { event: events[n], iou: found ? found.iou : null };
-      if (found) rows[place.get(found.event)].cells[column] = cell;
+    match(events, base).forEach((best, n) => {
+      const cell = { event: events[n], iou: best ? best.iou : null };
+      if (best) rows[place.get(best.event)].cells[column] = cell;
       else rows.push({ start: events[n].start, event: null, cells: Object.assign([], { [column]: cell }) });
     });
   });
@@ -49,15 +49,15 @@ export function renderCompare(section, data, jump) {
   const systems = [{ name: data.name, events, dot: "dot-ours" }];
   if (other) systems.push({ name: other.name, events: other.events, dot: "dot-other" });
   const base = reference ?? systems[0].events;
-  const beside = reference ? systems : systems.slice(1);
-  const rows = align(base, beside.map((system) => system.events));
+  const columns = reference ? systems : systems.slice(1);
+  const rows = align(base, columns.map((system) => system.events));
   const head = el("tr", {}, reference
     ? heading("dot-truth", "Reference", count(reference.length, "event"))
     : heading("dot-ours", data.name, count(events.length, "event")),
-  ...beside.map((system) => heading(system.dot, system.name, count(system.events.length, "event"))));
+  ...columns.map((system) => heading(system.dot, system.name, count(system.events.length, "event"))));
   const body = rows.map((row) => {
     const line = el("tr", {}, cell(row.event && { event: row.event }, jump, reference ? "not in the reference" : "nothing here"),
-      ...beside.map((_, column) => cell(row.cells[column], jump, "missed")));
+      ...columns.map((_, column) => cell(row.cells[column], jump, "missed")));
     const spans = [row.event, ...row.cells.map((one) => one?.event)].filter(Boolean);
     line.start = Math.min(...spans.map((event) => event.start));
     line.end = Math.max(...spans.map((event) => event.end));

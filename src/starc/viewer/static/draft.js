@@ -1,6 +1,6 @@
 // The events while they are being corrected: every change can be taken back.
 
-export const SHORTEST = 0.1; // seconds
+const SHORTEST = 0.1; // seconds
 const DEPTH = 300;
 
 const round = (time) => Math.round(time * 100) / 100;

@@ -27,7 +27,7 @@ export class Editing {
   fillMenus() {
     const { saved, version, formats } = this.video;
     const named = (number) => (number ? `Version ${number}` : "Original");
-    const numbers = [...saved.map((one) => one.version).reverse(), 0];
+    const numbers = [...saved.toReversed(), 0];
     $("version").replaceChildren(...numbers.map((number) =>
       el("option", { value: number, selected: number === version }, named(number))));
     $("version").closest("label").hidden = !saved.length;

@@ -7,7 +7,7 @@ const BAR = 24; // height of an event
 const GAP = 4;
 const TEXT = '500 12px Inter, system-ui, "Segoe UI", Roboto, sans-serif';
 const SMALL = '500 11px Inter, system-ui, "Segoe UI", Roboto, sans-serif';
-export const HANDLE = 7; // pixels around an edge that take hold of it
+const HANDLE = 7; // pixels around an edge that take hold of it
 
 /** The colours of the theme, as the canvas wants them. */
 export function palette() {
@@ -233,9 +233,9 @@ function drawSpeech(context, lane, scale, colours) {
   context.font = SMALL;
   let filled = -1;
   for (const n of inSight(lane.items, scale, lane.items.longest)) {
-    const said = lane.items[n];
-    const x = Math.max(scale.left, scale.x(said.start));
-    const end = scale.x(said.end);
+    const sentence = lane.items[n];
+    const x = Math.max(scale.left, scale.x(sentence.start));
+    const end = scale.x(sentence.end);
     if (end < filled + 1) continue; // several sentences within one pixel
     filled = end;
     context.fillStyle = colours.speech;
@@ -244,7 +244,7 @@ function drawSpeech(context, lane, scale, colours) {
     context.globalAlpha = 1;
     if (end - x > 30) {
       context.fillStyle = colours.muted;
-      context.fillText(fitted(context, said.text, end - x - 10), x + 5, y + 10);
+      context.fillText(fitted(context, sentence.text, end - x - 10), x + 5, y + 10);
     }
   }
 }

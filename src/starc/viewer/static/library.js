@@ -92,7 +92,7 @@ function marked(text, words) {
 function moment(hit, words) {
   const kind = hit.spoken ? "said" : "shown";
   return el("li", {},
-    el("a", { href: `/watch/${hit.id}?t=${hit.start.toFixed(2)}` },
+    el("a", { href: `/watch/${hit.id}?t=${hit.start}` },
       el("span", { class: "thumb small" }, icon("film"), hit.video
         ? el("img", { src: `/api/videos/${hit.id}/thumbnail?t=${Math.round(hit.start)}`, alt: "", loading: "lazy",
           on: { error: (event) => event.target.remove() } }) : null),
@@ -112,12 +112,12 @@ async function find() {
   document.getElementById("results").hidden = !query;
   if (!query) return;
   try {
-    const found = await ask(`/api/search?q=${encodeURIComponent(query)}`);
+    const answer = await ask(`/api/search?q=${encodeURIComponent(query)}`);
     if (turn !== latest) return; // a later question has been asked
     document.getElementById("results-count").textContent =
-      found.total ? count(found.total, "moment") : "nothing found";
+      answer.total ? count(answer.total, "moment") : "no moment";
     document.getElementById("moments").replaceChildren(
-      ...found.moments.map((hit) => moment(hit, found.words)));
+      ...answer.moments.map((hit) => moment(hit, answer.words)));
   } catch (error) {
     say(error.message, { bad: true });
   }

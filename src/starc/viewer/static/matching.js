@@ -21,24 +21,24 @@ export function match(ours, theirs) {
     }
   });
   pairs.sort((a, b) => b[0] - a[0] || a[1] - b[1] || a[2] - b[2]);
-  const found = ours.map(() => null);
+  const matches = ours.map(() => null);
   const used = new Set();
   for (const [overlap, i, j] of pairs) {
-    if (found[i] || used.has(j)) continue;
+    if (matches[i] || used.has(j)) continue;
     used.add(j);
-    found[i] = { event: theirs[j], iou: overlap };
+    matches[i] = { event: theirs[j], iou: overlap };
   }
-  return found;
+  return matches;
 }
 
 /** Figures of a matching against the reference, at the overlap where people usually look. */
-export function figures(found, references, threshold = 0.5) {
-  const good = found.filter((one) => one && one.iou >= threshold).length;
-  const total = found.reduce((sum, one) => sum + (one ? one.iou : 0), 0);
+export function figures(matches, references, threshold = 0.5) {
+  const good = matches.filter((one) => one && one.iou >= threshold).length;
+  const total = matches.reduce((sum, one) => sum + (one ? one.iou : 0), 0);
   return {
-    precision: found.length ? good / found.length : 0,
+    precision: matches.length ? good / matches.length : 0,
     recall: references ? good / references : 0,
-    mean: found.length ? total / found.length : 0,
+    mean: matches.length ? total / matches.length : 0,
   };
 }
 

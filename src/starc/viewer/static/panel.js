@@ -3,7 +3,7 @@
 
 import { clock, count, el, spoken } from "./dom.js";
 import { grade } from "./matching.js";
-import { foundList } from "./timeline.js";
+import { retrievedList } from "./timeline.js";
 
 const TABS = ["events", "segments", "speech"];
 
@@ -209,14 +209,14 @@ function segmentRow(segment) {
   dot.style.background = `var(--anchor-${((segment.anchor % 10) + 10) % 10})`;
   const name = `Anchor ${segment.anchor}`;
   const state = segment.kept ? "kept" : "not kept";
-  const found = count(segment.captions.length, "retrieved caption");
-  const label = `${spoken(segment.start)} to ${spoken(segment.end)}, ${name}, ${state}, ${found}`;
+  const retrieved = count(segment.captions.length, "retrieved caption");
+  const label = `${spoken(segment.start)} to ${spoken(segment.end)}, ${name}, ${state}, ${retrieved}`;
   return el("li", { class: "row" },
     el("button", { type: "button", "aria-label": label, on: { click: this.jump(segment) } },
       el("time", {}, clock(segment.start)),
       el("span", { class: "words" }, dot, name),
       el("span", { class: segment.kept ? "chip good" : "chip" }, state)),
-    segment.captions.length ? inset(foundList(segment.captions)) : null);
+    segment.captions.length ? inset(retrievedList(segment.captions)) : null);
 }
 
 function inset(list) {

@@ -31,7 +31,7 @@ export function prepare(video) {
     ...spans(record),
     duration: record.duration,
     name: (record.provenance.model || "This system").split("/").pop(),
-    reference: reference && ordered(reference.events),
+    reference: reference && ordered(reference.record.events),
     other: other && { name: other.name, ...spans(other.record) },
     canCaption: video.can_caption,
   };

@@ -284,7 +284,7 @@ export class Timeline extends EventTarget {
     const when = `${clock(item.start, 1)} – ${clock(item.end, 1)}`;
     if (hit.kind === "segments") {
       const head = [`Anchor ${item.anchor}`, item.kept ? "kept" : "not kept", `score ${item.score.toFixed(2)}`];
-      return [line(head.join(" · "), when), foundList(item.captions)];
+      return [line(head.join(" · "), when), retrievedList(item.captions)];
     }
     const notes = [hit.lane.label];
     if (item.confidence !== null && item.confidence !== undefined) notes.push(`${Math.round(item.confidence * 100)} % sure`);
@@ -298,11 +298,11 @@ export class Timeline extends EventTarget {
 }
 
 /** Retrieved captions with a bar for the similarity. */
-export function foundList(captions) {
-  const most = Math.max(1e-6, ...captions.map((found) => found.similarity));
-  return el("ul", { class: "found" }, ...captions.map((found) => {
+export function retrievedList(captions) {
+  const most = Math.max(1e-6, ...captions.map((one) => one.similarity));
+  return el("ul", { class: "retrieved" }, ...captions.map((one) => {
     const bar = el("i", {});
-    bar.style.width = `${Math.round(Math.max(0, found.similarity / most) * 100)}%`;
-    return el("li", {}, bar, el("span", {}, found.caption), el("b", {}, found.similarity.toFixed(2)));
+    bar.style.width = `${Math.round(Math.max(0, one.similarity / most) * 100)}%`;
+    return el("li", {}, bar, el("span", {}, one.caption), el("b", {}, one.similarity.toFixed(2)));
   }));
 }

@@ -12,6 +12,8 @@ import { ordered, prepare } from "./record.js";
 import { Timeline } from "./timeline.js";
 
 const $ = (id) => document.getElementById(id);
+/** Seconds past a start to seek to: at the start itself the event before may still be current. */
+const INSIDE = 0.001;
 const at = (time) => (span) => time >= span.start && time < span.end;
 
 class Page {
@@ -39,8 +41,8 @@ class Page {
     const { data, draft } = this;
     const events = ordered(draft.events.map((event) => ({ ...event })));
     if (data.reference) {
-      match(events, data.reference).forEach((found, n) => {
-        events[n].match = found;
+      match(events, data.reference).forEach((best, n) => {
+        events[n].match = best;
       });
     }
     data.events = events;
@@ -62,7 +64,7 @@ class Page {
   }
 
   jump(item) {
-    this.player.seek(item.start + 0.001); // a hair inside, or the event before would be current
+    this.player.seek(item.start + INSIDE);
     this.timeline.reveal(item.start, item.end);
     if (item.key) this.choose(item.key);
     this.state.segment = item.anchor === undefined ? null : item;
@@ -165,7 +167,7 @@ async function start() {
   page.adopt();
   const from = Number(asked.get("t"));
   if (from > 0) {
-    player.seek(from);
+    player.seek(from + INSIDE);
     timeline.reveal(from);
   }
   const run = () => {

@@ -6,7 +6,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from starc.output import page
+from starc.output import html
 from starc.types import Captioned, Event, Retrieved, Segment, Sentence
 
 EVIL = '<script>alert(1)</script><img src=x onerror="alert(2)">'
@@ -20,16 +20,16 @@ class Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str]]] = []
+        self.tags: list[tuple[str, dict[str, str]]] = []
         self.text = ""
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
         if tag not in self.VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -40,7 +40,7 @@ class Reader(HTMLParser):
 
 def read(captioned: Captioned) -> Reader:
     reader = Reader()
-    reader.feed(page.render(captioned))
+    reader.feed(html.render(captioned))
     assert not reader.open
     return reader
 
@@ -68,17 +68,17 @@ def everything(evil: str = "plain") -> Captioned:
 
 
 def test_captions_are_text_and_never_markup() -> None:
-    text = page.render(everything(EVIL))
+    text = html.render(everything(EVIL))
     reader = read(everything(EVIL))
-    assert not {tag for tag, _ in reader.found} & {"script", "img"}
+    assert not {tag for tag, _ in reader.tags} & {"script", "img"}
     assert 'onerror="' not in text and reader.text.count(EVIL) >= 5
     assert not [
-        name for _, attributes in reader.found for name in attributes if name.startswith("on")
+        name for _, attributes in reader.tags for name in attributes if name.startswith("on")
     ]
 
 
 def test_nothing_is_fetched() -> None:
-    text = page.render(everything())
+    text = html.render(everything())
     assert (
         "http" not in text.replace("http-equiv", "")
         and "url(" not in text
@@ -89,13 +89,13 @@ def test_nothing_is_fetched() -> None:
 
 def test_every_bar_leads_to_its_row() -> None:
     reader = read(everything())
-    ids = {attributes["id"] for _, attributes in reader.found if "id" in attributes}
-    links = {attributes["href"][1:] for _, attributes in reader.found if "href" in attributes}
+    ids = {attributes["id"] for _, attributes in reader.tags if "id" in attributes}
+    links = {attributes["href"][1:] for _, attributes in reader.tags if "href" in attributes}
     assert links == ids == {"event-1", "event-2", "event-3", "segment-1", "segment-3"}
 
 
 def test_all_parts_are_on_one_axis() -> None:
-    text = page.render(everything())
+    text = html.render(everything())
     for name in ("Saliency", "Segments", "Events", "Speech", "Retrieved captions"):
         assert name in text
     spans = re.findall(r"left:([\d.]+)%;width:([\d.]+)%", text)
@@ -105,8 +105,9 @@ def test_all_parts_are_on_one_axis() -> None:
 
 
 def test_overlapping_events_lie_in_rows() -> None:
-    events = [Event(0, 10, "a"), Event(5, 8, "b"), Event(8, 12, "c"), Event(10, 11, "d")]
-    rows = page._rows(events)
+    events = (Event(0, 10, "a"), Event(5, 8, "b"), Event(8, 12, "c"), Event(10, 11, "d"))
+    text = html.render(Captioned("x", 12.0, events))
+    rows = [int(row) for row in re.findall(r"--row:(\d+)", text)]
     assert rows == [0, 1, 1, 0]
     for a, row_a in zip(events, rows, strict=True):
         for b, row_b in zip(events, rows, strict=True):
@@ -119,8 +120,6 @@ def test_an_empty_or_very_long_video_is_a_page_too() -> None:
         Captioned("a.mp4", 86400.0, tuple(Event(k * 60, k * 60 + 90, "x") for k in range(1440)))
     )
     ticks = [
-        attributes
-        for _, attributes in reader.found
-        if "tick" in attributes.get("class", "").split()
+        attributes for _, attributes in reader.tags if "tick" in attributes.get("class", "").split()
     ]
     assert 2 <= len(ticks) <= 9

@@ -1,0 +1,106 @@
+"""`starc view`: the page on which captions are watched, checked and corrected."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from starc.cli.research import model_name
+from starc.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from starc.viewer.jobs import Caption
+
+
+def view(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="What to show: captioned JSON files, videos, or folders of them."),
+    ],
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Network address to listen on. The default can be reached from this machine "
+            "only; 0.0.0.0 opens the page to the network, for visitors who have the token."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes any free one.")] = 8350,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="Secret that visitors need, 8 characters or more. Without this option there is "
+            "none on this machine, and a random one, printed with the address, on the network."
+        ),
+    ] = None,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            help="Annotation file (or folder of captioned JSON) with the true events; every "
+            "prediction is shown with its best match and their overlap."
+        ),
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(
+            help="Prediction file or folder of captioned JSON of a second system, to show next to "
+            "the first."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model folder or hub id with which videos can be captioned from the page; "
+            "without it the page shows only what is captioned already."
+        ),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in a web browser.")] = True,
+) -> None:
+    """Watch, check and correct captions in a web page served from this machine until Ctrl-C."""
+    try:
+        from starc.viewer.server import serve
+    except ModuleNotFoundError:
+        raise MissingExtra("the viewer", "viewer") from None
+    from starc.output.formats import FORMATS, render
+    from starc.viewer.edits import EXPORTS, Export
+
+    def export(name: str) -> Export:
+        return Export(FORMATS[name].ending[1:], lambda made: render(made, format=name)[0])
+
+    written = [name for name, kind in FORMATS.items() if kind.render and name not in EXPORTS]
+    serve(
+        paths,
+        host=host,
+        port=port,
+        token=token,
+        announce=lambda address: typer.echo(f"starc: {address}", err=True),
+        open_browser=browser,
+        caption=captioning(model) if model else None,
+        exports={name: export(name) for name in written},
+        reference=reference,
+        compare=compare,
+    )
+
+
+def captioning(model: str) -> Caption:
+    """The function with which the page captions a video, and stops when it is cancelled."""
+    from starc.inference.pipeline import Captioner
+
+    captioner = Captioner(model_name(model))
+    return lambda path, progress, cancelled: captioner.caption(
+        path, stop=Cancelled(cancelled), on_progress=progress
+    )
+
+
+class Cancelled(threading.Event):
+    """An event that is also set when somebody else says so."""
+
+    def __init__(self, asked: Callable[[], bool]) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def is_set(self) -> bool:
+        return self._asked() or super().is_set()

@@ -1,0 +1,55 @@
+"""`starc view`: what the command hands to the server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from starc.cli import app
+from starc.types import Captioned, Event
+
+CAPTIONED = Captioned("a.mp4", 9.0, (Event(1, 2, "stir"),))
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Arguments of `serve`, which here only says its address."""
+    arguments: dict[str, Any] = {}
+
+    def serve(paths: list[Path], **options: Any) -> None:
+        arguments.update(options, paths=paths)
+        options["announce"]("http://[::1]:8350/?token=" + "x" * 100)
+
+    monkeypatch.setattr("starc.viewer.server.serve", serve)
+    return arguments
+
+
+def test_the_command_serves_what_it_was_given(served: dict[str, Any], tmp_path: Path) -> None:
+    command = ["view", str(tmp_path), "--no-browser", "--port", "0", "--compare", "other"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    # The address is one line, however long, so that it can be copied.
+    assert "starc: http://[::1]:8350/?token=" + "x" * 100 + "\n" in result.output
+    assert served["paths"] == [tmp_path] and served["compare"] == Path("other")
+    assert served["host"] == "127.0.0.1" and served["port"] == 0 and served["token"] is None
+    assert served["caption"] is None and served["open_browser"] is False
+
+
+def test_every_format_of_caption_can_be_exported(served: dict[str, Any], tmp_path: Path) -> None:
+    CliRunner().invoke(app, ["view", str(tmp_path)])
+    exports = served["exports"]
+    assert exports["vtt"].ending == "vtt" and exports["chapters"].ending == "chapters.vtt"
+    assert exports["vtt"].render(CAPTIONED).startswith("WEBVTT")
+    assert exports["csv"].render(CAPTIONED).startswith("video,start")
+    assert exports["html"].media_type == "text/plain; charset=utf-8"  # downloaded, never run
+    assert not {"json", "video"} & set(exports)
+
+
+def test_the_help_explains_every_option() -> None:
+    text = CliRunner().invoke(app, ["view", "--help"], env={"COLUMNS": "200"}).output
+    for option in ("host", "port", "token", "reference", "compare", "model", "browser"):
+        assert re.search(rf"--{option}\b[^│|]*\s[A-Z][a-z]+ ", text), option
