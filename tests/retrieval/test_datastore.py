@@ -1,35 +1,17 @@
 """The datastore: retrieval, saving, editing, bad input."""
 
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
-from starc.retrieval import datastore, search
+from starc.retrieval import search
 from starc.retrieval.captions import CaptionList, read_captions, same_text
-from starc.retrieval.datastore import CaptionStore, joined, overlap
-
-
-class Letters:
-    """A text encoder that counts letters: cheap, deterministic, and similar texts come close."""
-
-    name = "letters"
-
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor(
-            [[text.lower().count(chr(97 + n)) + 0.1 for n in range(26)] for text in texts]
-        )
-
-
-def random_store(captions: int, width: int, seed: int = 0, **options: object) -> CaptionStore:
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(captions, width, generator=generator)
-    return CaptionStore([f"caption {n}" for n in range(captions)], rows, **options)  # type: ignore[arg-type]
+from starc.retrieval.datastore import CaptionStore, joined, open_datastore, overlap
+from support.datastores import Letters, random_store
 
 
 def test_exclude_hides_the_captions_of_a_video():
@@ -38,8 +20,8 @@ def test_exclude_hides_the_captions_of_a_video():
     query_SD = torch.tensor([[1.0, 0], [1.0, 0]])
     assert store.search(query_SD[:1], k=2, exclude="x").index_SR.tolist() == [[2, 3]]
     assert store.search(query_SD[:1], k=2, exclude="unknown").index_SR.tolist() == [[0, 1]]
-    hits = store.search(query_SD, k=4, exclude=["x", None])
-    assert hits.index_SR.tolist() == [[2, 3], [0, 1]]  # as many as the poorer query has
+    nearest = store.search(query_SD, k=4, exclude=["x", None])
+    assert nearest.index_SR.tolist() == [[2, 3], [0, 1]]  # as many as the poorer query has
     with pytest.raises(ValueError, match="one video per query"):
         store.search(query_SD, k=1, exclude=["x"])
     own = CaptionStore(["a"], rows[:1], videos=["x"])
@@ -84,14 +66,14 @@ def test_save_and_load(tmp_path: Path, half: bool):
     else:
         assert torch.equal(again.embedding_ND, store.embedding_ND)
     again.save(folder)  # over itself, while its embeddings are mapped
-    assert len(datastore.load(folder)) == 4
+    assert len(open_datastore(folder)) == 4
     assert sorted(path.name for path in folder.parent.iterdir()) == ["datastore"]
 
 
 def test_a_kill_between_two_renames_loses_no_datastore(tmp_path: Path):
     random_store(20, 8).save(tmp_path / "d")
     (tmp_path / "d").rename(tmp_path / ".d.old")
-    assert len(datastore.load(tmp_path / "d")) == 20
+    assert len(open_datastore(tmp_path / "d")) == 20
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path):
@@ -118,7 +100,7 @@ def test_a_damaged_folder_is_refused(tmp_path: Path):
     ]:
         (folder / "datastore.json").write_text(broken)
         with pytest.raises(DatastoreError, match=message):
-            datastore.load(folder)
+            open_datastore(folder)
     (folder / "datastore.json").unlink()
     with pytest.raises(DatastoreError, match="not a datastore"):
         CaptionStore.load(folder)
@@ -143,7 +125,7 @@ def test_build_reports_and_centres():
     seen: list[tuple[int, int]] = []
     texts = ["abc", "", "abd", "xyz"]
     store = CaptionStore.build(
-        texts, Letters(), centre=True, batch=2, report=lambda *at: seen.append(at)
+        texts, Letters(), centre=True, batch=2, on_progress=lambda *at: seen.append(at)
     )
     assert seen == [(2, 3), (3, 3)]
     rows = Letters().encode(["abc", "abd", "xyz"])

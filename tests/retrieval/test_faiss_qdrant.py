@@ -8,10 +8,10 @@ import torch
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError, MissingExtra
-from starc.retrieval import datastore
-from starc.retrieval.datastore import CaptionStore
-from starc.retrieval.faiss_store import FaissStore, recall
+from starc.retrieval.datastore import CaptionStore, open_datastore
+from starc.retrieval.faiss_store import FaissStore
 from starc.retrieval.qdrant_store import QdrantStore
+from starc.retrieval.search import measure_recall
 
 
 def clustered(captions: int = 3000, width: int = 32) -> CaptionStore:
@@ -33,13 +33,14 @@ class TestFaiss:
     def _installed(self):
         pytest.importorskip("faiss")
 
-    @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-    def test_recall_is_measured_and_true(self, kind: str):
+    @pytest.mark.parametrize("index", ["ivf", "hnsw"])
+    def test_recall_is_measured_and_true(self, index: str):
         store = clustered()
-        found = FaissStore(store, kind=kind)  # type: ignore[arg-type]
+        found = FaissStore(store, index=index)  # type: ignore[arg-type]
         assert found.recall.value > 0.9
         assert str(found.recall).startswith("recall@10 = ")
-        again = recall(found, store, queries(store, 100), k=10)
+        query_SD = queries(store, 100)
+        again = measure_recall(found.search(query_SD, k=10), store.search(query_SD, k=10))
         assert again.queries == 100 and again.value > 0.9
 
     def test_visiting_every_list_is_exact(self):
@@ -62,19 +63,19 @@ class TestFaiss:
     def test_queries_that_find_too_little_are_searched_exactly(self):
         store = clustered(300)
         found = FaissStore(store, lists=100, effort=1)
-        hits = found.search(queries(store), k=250)
-        assert torch.equal(hits.index_SR, store.search(queries(store), k=250).index_SR)
+        nearest = found.search(queries(store), k=250)
+        assert torch.equal(nearest.index_SR, store.search(queries(store), k=250).index_SR)
         assert found.search(queries(store), k=999).index_SR.shape == (7, 300)
 
     def test_save_and_load(self, tmp_path: Path):
         store = clustered(500)
         found = FaissStore(store, lists=10, effort=4)
         found.save(tmp_path / "d")
-        again = datastore.load(tmp_path / "d")
+        again = open_datastore(tmp_path / "d")
         assert isinstance(again, FaissStore)
         assert (again.recall, again.effort, len(again)) == (found.recall, 4, 500)
-        hits = found.search(queries(store), k=5)
-        assert torch.equal(again.search(queries(store), k=5).index_SR, hits.index_SR)
+        nearest = found.search(queries(store), k=5)
+        assert torch.equal(again.search(queries(store), k=5).index_SR, nearest.index_SR)
         assert CaptionStore.load(tmp_path / "d").captions == store.captions
         (tmp_path / "d/index.faiss").write_bytes(b"junk")
         with pytest.raises(DatastoreError, match="damaged"):
@@ -85,7 +86,7 @@ class TestFaiss:
     def test_bad_input(self):
         store = clustered(50)
         with pytest.raises(ValueError, match="ivf or hnsw"):
-            FaissStore(store, kind="flat")  # type: ignore[arg-type]
+            FaissStore(store, index="flat")  # type: ignore[arg-type]
         found = FaissStore(store)
         with pytest.raises(DatastoreError, match="the query has 3"):
             found.search(torch.ones(1, 3), k=1)
@@ -101,9 +102,10 @@ class TestQdrant:
     def _installed(self):
         pytest.importorskip("qdrant_client")
 
-    def test_the_same_as_a_local_datastore(self):
+    def test_the_same_as_a_local_datastore(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("starc.retrieval.qdrant_store._BATCH", 150)
         store = clustered(400)
-        shared = QdrantStore.upload(store, ":memory:", batch=150)
+        shared = QdrantStore.upload(store, ":memory:")
         assert (len(shared), shared.encoder, shared.width) == (400, "t", 32)
         query_SD = queries(store)
         exclude = ["v_video1", None, "video2", None, "video1", "nobody", None]
@@ -125,8 +127,8 @@ class TestQdrant:
         monkeypatch.setattr("starc.retrieval.qdrant_store._KEPT", 5)
         store = clustered(60)
         shared = QdrantStore.upload(store, ":memory:")
-        hits = shared.search(queries(store), k=99)
-        assert torch.equal(hits.index_SR, store.search(queries(store), k=99).index_SR)
+        nearest = shared.search(queries(store), k=99)
+        assert torch.equal(nearest.index_SR, store.search(queries(store), k=99).index_SR)
         every = torch.arange(60).view(3, 20)
         assert torch.allclose(shared.embedding_ND[every], store.embedding_ND[every])
         shared.close()

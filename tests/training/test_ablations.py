@@ -93,8 +93,8 @@ def test_a_hierarchical_datastore_is_built_from_the_own(tmp_path: Path) -> None:
     chosen, own = ablation("datastore"), tmp_path / "own"
     CaptionStore([f"step {n}" for n in range(32)], torch.randn(32, WIDTH)).save(own)
     found = with_hierarchy(chosen, {}, own, tmp_path)["hierarchical"]
-    assert isinstance(datastore.load(found), HierarchicalStore)
-    assert len(datastore.load(found)) == 32 + 4 + 1
+    assert isinstance(datastore.open_datastore(found), HierarchicalStore)
+    assert len(datastore.open_datastore(found)) == 32 + 4 + 1
     written = (found / "datastore.json").stat().st_mtime_ns
     assert with_hierarchy(chosen, {}, own, tmp_path)["hierarchical"] == found
     assert (found / "datastore.json").stat().st_mtime_ns == written

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from starc.cli import research
+from starc.cli import datastore, research
 from starc.errors import MissingExtra, StarcError
 
 app = typer.Typer(
@@ -212,7 +212,7 @@ app.command()(research.evaluate)
 app.command()(research.ablate)
 app.command()(research.analyse)
 app.add_typer(research.data, name="data")
-app.add_typer(research.datastore, name="datastore")
+app.add_typer(datastore.app, name="datastore")
 
 
 def _print_json(value: Any) -> None:

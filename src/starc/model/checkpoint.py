@@ -150,7 +150,7 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
     return Loaded(
         model=model.to(_device(device)).eval(),
         tokenizer=tokenizer,
-        store=datastore.load(store_folder) if store_folder.is_dir() else None,
+        store=datastore.open_datastore(store_folder) if store_folder.is_dir() else None,
         folder=folder,
         joint=joint,
     )

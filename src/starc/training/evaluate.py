@@ -50,7 +50,7 @@ def evaluate(
 ) -> Answers:
     """Answers for all annotated videos; `store` takes the place of the model's own datastore."""
     loaded, collate = opened(model)
-    captions = datastore.load(store) if store else loaded.store
+    captions = datastore.open_datastore(store) if store else loaded.store
     videos = Videos.read(annotations, features, speech, subset=subset)
     predictions: dict[str, VideoAnnotation] = {}
     order = sorted(range(len(videos)), key=videos.duration)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -18,7 +17,6 @@ from starc.errors import CheckpointError, ConfigError, DatastoreError
 from starc.files import cache
 from starc.files.atomic import replacing
 from starc.model import checkpoint
-from starc.model.checkpoint import SavedDatastore
 from starc.model.collate import Collator
 from starc.model.starc import STaRC
 from starc.retrieval import datastore
@@ -107,7 +105,7 @@ def manifest(name: str, files: Files, chosen: Recipe) -> dict[str, object]:
         "recipe": name,
         "seed": chosen.train.seed,
         "files": {
-            key: {"path": str(path), "content": _digest(path)}
+            key: {"path": str(path), "content": _digest(path) if path.exists() else None}
             for key, path in paths.items()
             if isinstance(path, Path)
         },
@@ -195,7 +193,7 @@ def _names(models: Sequence[Path]) -> dict[str, Path]:
 def _task(chosen: Recipe, files: Files) -> Task:
     store = None
     if files.datastore:
-        store = cast(SavedDatastore, datastore.load(files.datastore))  # all kinds save themselves
+        store = datastore.open_datastore(files.datastore)
     if chosen.model.retrieval is not None and store is None:
         raise DatastoreError(
             "--datastore: this recipe retrieves captions; build one (starc datastore build), or "
