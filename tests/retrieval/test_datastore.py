@@ -11,6 +11,8 @@ from starc.errors import DatastoreError
 from starc.retrieval import search
 from starc.retrieval.captions import CaptionList, read_captions, same_text
 from starc.retrieval.datastore import CaptionStore, joined, open_datastore, overlap
+from starc.retrieval.faiss_store import FaissStore
+from starc.retrieval.hierarchy import HierarchicalStore
 from support.datastores import Letters, random_store
 
 
@@ -108,6 +110,49 @@ def test_a_damaged_folder_is_refused(tmp_path: Path):
         random_store(2, 8).save(folder)
     with pytest.raises(DatastoreError, match="not a datastore"):
         CaptionStore.load(tmp_path / "nowhere")
+
+
+def test_only_a_folder_of_our_own_files_is_replaced(tmp_path: Path):
+    ours = random_store(20, 8)
+    for name, broken in {
+        "someone's": '{"name": "my database"}',
+        "empty": "{}",
+        "no list": '{"starc_datastore": 1}',
+        "not JSON": "{",
+    }.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "datastore.json").write_text(broken)
+        with pytest.raises(DatastoreError, match=r"holds other files \(datastore.json\)"):
+            ours.save(folder)
+        assert (folder / "datastore.json").read_text() == broken
+    ours.save(tmp_path / "d")
+    (tmp_path / "d/notes.txt").write_text("mine")
+    with pytest.raises(DatastoreError, match=r"holds other files \(notes.txt\)"):
+        ours.save(tmp_path / "d")
+    assert (tmp_path / "d/notes.txt").read_text() == "mine"
+    (tmp_path / "d/notes.txt").unlink()
+    random_store(3, 8).save(tmp_path / "d")
+    assert len(open_datastore(tmp_path / "d")) == 3
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DatastoreError, match="not a folder"):
+        ours.save(tmp_path / "file")
+
+
+def test_another_datastore_has_another_fingerprint(tmp_path: Path):
+    store = random_store(40, 8)
+    others = [random_store(40, 8, seed=1), store.remove([0]), HierarchicalStore(store)]
+    others += [FaissStore(store), FaissStore(store, effort=1, lists=8)]
+    names = [other.fingerprint for other in (store, *others)]
+    assert len(set(names)) == 6
+    assert random_store(40, 8).fingerprint == store.fingerprint == store.to("cpu").fingerprint
+    for kind in (store, HierarchicalStore(store), FaissStore(store)):
+        kind.save(tmp_path / "d")
+        loaded = open_datastore(tmp_path / "d")
+        assert loaded.fingerprint == open_datastore(tmp_path / "d").fingerprint
+        assert loaded.exact.fingerprint != loaded.fingerprint or loaded.exact is loaded
+        random_store(40, 8, seed=2).save(tmp_path / "d")
+        assert open_datastore(tmp_path / "d").fingerprint != loaded.fingerprint
 
 
 def test_real_annotations_and_their_leak(shared: Path):

@@ -95,6 +95,13 @@ def test_levels():
             HierarchicalStore(store, levels=levels)
 
 
+def test_edited_captions_keep_their_levels():
+    tree = HierarchicalStore(planted_store(), levels=[30, 6])
+    fewer = tree.remove(videos=["video0", "video1"])
+    assert [len(level) for level in fewer.stores] == [72, 18, 3]
+    assert len(fewer.listing().captions) == 72
+
+
 def test_save_and_load(tmp_path: Path):
     tree = HierarchicalStore(planted_store(), levels=[30, 6], seed=3)
     tree.save(tmp_path / "d")

@@ -182,6 +182,7 @@ def join(
 @app.command()
 def info(name: Name) -> None:
     """Tell the kind, encoder, size, duplicates and, of approximate search, the recall."""
+    from starc.files.annotations import video_id
     from starc.retrieval.captions import duplicates
 
     with _opened(name) as store:
@@ -195,7 +196,7 @@ def info(name: Name) -> None:
             "width": store.width,
             "captions": len(listed.captions),
             "summaries": levels,
-            "videos": len({video for video in listed.videos if video is not None}),
+            "videos": len({video_id(video) for video in listed.videos if video is not None}),
             "duplicates": f"{len(repeated.exact)} equal, {len(repeated.near)} nearly equal",
             "recall": store.recall,
         }

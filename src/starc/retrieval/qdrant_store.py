@@ -60,14 +60,9 @@ class QdrantStore:
         """Open a collection; `location` is a URL, a folder, ":memory:" or a QdrantClient."""
         self.client, self.collection = _client(location), collection
         self.location = None if self.client is location else _address(location)
-        try:
-            with self._calls():
-                info = self.client.get_collection(collection)
-                self.width = int(info.config.params.vectors.size)
-        except DatastoreError:
-            if self.client is not location:
-                self.client.close()
-            raise
+        with _closing_on_error(self.client, location), self._calls():
+            info = self.client.get_collection(collection)
+            self.width = int(info.config.params.vectors.size)
         metadata = info.config.metadata or {}
         self.encoder = str(metadata.get("encoder", "unknown"))
         mean = metadata.get("mean")
@@ -88,9 +83,9 @@ class QdrantStore:
     ) -> QdrantStore:
         """Put a datastore into a new collection and open it; `replace` discards an old one."""
         models = _qdrant().models
-        client = _client(location, new=True)
         mean = None if store.mean_D is None else store.mean_D.tolist()
-        with _calls(collection):
+        client = _client(location, new=True)
+        with _closing_on_error(client, location), _calls(collection):
             if client.collection_exists(collection):
                 if not replace:
                     raise DatastoreError(
@@ -103,9 +98,9 @@ class QdrantStore:
                 vectors_config=models.VectorParams(size=store.width, distance=models.Distance.DOT),
                 metadata={"encoder": store.encoder, "starc": store.version, "mean": mean},
             )
-        opened = cls(client, collection)
-        opened.location = None if client is location else _address(location)
-        opened._append(store)
+            opened = cls(client, collection)
+            opened.location = None if client is location else _address(location)
+            opened._append(store)
         return opened
 
     @classmethod
@@ -364,6 +359,17 @@ class _Embeddings:
         rows = [row for _, row in self._store.fetch(index.flatten().tolist())]
         rows = rows or [torch.empty(0, self._store.width)]
         return torch.stack(rows).view(*index.shape, self._store.width)
+
+
+@contextmanager
+def _closing_on_error(client: Any, location: Any) -> Iterator[None]:
+    """Close a client that was opened here if it turns out to be of no use."""
+    try:
+        yield
+    except BaseException:
+        if client is not location:
+            client.close()
+        raise
 
 
 @contextmanager
