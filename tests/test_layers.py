@@ -12,7 +12,7 @@ ROOMS: dict[str, set[str]] = {
     "files": set(),
     "media": {"files"},
     "decoder": set(),
-    "retrieval": {"files"},
+    "retrieval": {"files", "media"},
     "model": {"files", "media", "decoder", "retrieval"},
     "output": {"files"},
     "inference": {"files", "media", "decoder", "retrieval", "model", "output"},

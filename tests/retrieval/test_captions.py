@@ -2,28 +2,16 @@
 
 import json
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from starc.errors import AnnotationError, DatastoreError
 from starc.retrieval.captions import read_captions
 from starc.retrieval.datastore import CaptionStore
-
-
-class Letters:
-    """A text encoder that counts letters: cheap, deterministic, and similar texts come close."""
-
-    name = "letters"
-
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor(
-            [[text.lower().count(chr(97 + n)) + 0.1 for n in range(26)] for text in texts]
-        )
+from support.datastores import Letters
 
 
 def test_build_from_every_kind_of_file(tmp_path: Path):

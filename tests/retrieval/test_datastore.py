@@ -1,35 +1,19 @@
 """The datastore: retrieval, saving, editing, bad input."""
 
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
-from starc.retrieval import datastore, search
+from starc.retrieval import search
 from starc.retrieval.captions import CaptionList, read_captions, same_text
-from starc.retrieval.datastore import CaptionStore, joined, overlap
-
-
-class Letters:
-    """A text encoder that counts letters: cheap, deterministic, and similar texts come close."""
-
-    name = "letters"
-
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        return torch.tensor(
-            [[text.lower().count(chr(97 + n)) + 0.1 for n in range(26)] for text in texts]
-        )
-
-
-def random_store(captions: int, width: int, seed: int = 0, **options: object) -> CaptionStore:
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(captions, width, generator=generator)
-    return CaptionStore([f"caption {n}" for n in range(captions)], rows, **options)  # type: ignore[arg-type]
+from starc.retrieval.datastore import CaptionStore, joined, open_datastore, overlap
+from starc.retrieval.faiss_store import FaissStore
+from starc.retrieval.hierarchy import HierarchicalStore
+from support.datastores import Letters, random_store
 
 
 def test_exclude_hides_the_captions_of_a_video():
@@ -38,8 +22,8 @@ def test_exclude_hides_the_captions_of_a_video():
     query_SD = torch.tensor([[1.0, 0], [1.0, 0]])
     assert store.search(query_SD[:1], k=2, exclude="x").index_SR.tolist() == [[2, 3]]
     assert store.search(query_SD[:1], k=2, exclude="unknown").index_SR.tolist() == [[0, 1]]
-    hits = store.search(query_SD, k=4, exclude=["x", None])
-    assert hits.index_SR.tolist() == [[2, 3], [0, 1]]  # as many as the poorer query has
+    nearest = store.search(query_SD, k=4, exclude=["x", None])
+    assert nearest.index_SR.tolist() == [[2, 3], [0, 1]]  # as many as the poorer query has
     with pytest.raises(ValueError, match="one video per query"):
         store.search(query_SD, k=1, exclude=["x"])
     own = CaptionStore(["a"], rows[:1], videos=["x"])
@@ -84,14 +68,14 @@ def test_save_and_load(tmp_path: Path, half: bool):
     else:
         assert torch.equal(again.embedding_ND, store.embedding_ND)
     again.save(folder)  # over itself, while its embeddings are mapped
-    assert len(datastore.open_datastore(folder)) == 4
+    assert len(open_datastore(folder)) == 4
     assert sorted(path.name for path in folder.parent.iterdir()) == ["datastore"]
 
 
 def test_a_kill_between_two_renames_loses_no_datastore(tmp_path: Path):
     random_store(20, 8).save(tmp_path / "d")
     (tmp_path / "d").rename(tmp_path / ".d.old")
-    assert len(datastore.open_datastore(tmp_path / "d")) == 20
+    assert len(open_datastore(tmp_path / "d")) == 20
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path):
@@ -118,7 +102,7 @@ def test_a_damaged_folder_is_refused(tmp_path: Path):
     ]:
         (folder / "datastore.json").write_text(broken)
         with pytest.raises(DatastoreError, match=message):
-            datastore.open_datastore(folder)
+            open_datastore(folder)
     (folder / "datastore.json").unlink()
     with pytest.raises(DatastoreError, match="not a datastore"):
         CaptionStore.load(folder)
@@ -126,6 +110,49 @@ def test_a_damaged_folder_is_refused(tmp_path: Path):
         random_store(2, 8).save(folder)
     with pytest.raises(DatastoreError, match="not a datastore"):
         CaptionStore.load(tmp_path / "nowhere")
+
+
+def test_only_a_folder_of_our_own_files_is_replaced(tmp_path: Path):
+    ours = random_store(20, 8)
+    for name, broken in {
+        "someone's": '{"name": "my database"}',
+        "empty": "{}",
+        "no list": '{"starc_datastore": 1}',
+        "not JSON": "{",
+    }.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "datastore.json").write_text(broken)
+        with pytest.raises(DatastoreError, match=r"holds other files \(datastore.json\)"):
+            ours.save(folder)
+        assert (folder / "datastore.json").read_text() == broken
+    ours.save(tmp_path / "d")
+    (tmp_path / "d/notes.txt").write_text("mine")
+    with pytest.raises(DatastoreError, match=r"holds other files \(notes.txt\)"):
+        ours.save(tmp_path / "d")
+    assert (tmp_path / "d/notes.txt").read_text() == "mine"
+    (tmp_path / "d/notes.txt").unlink()
+    random_store(3, 8).save(tmp_path / "d")
+    assert len(open_datastore(tmp_path / "d")) == 3
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DatastoreError, match="not a folder"):
+        ours.save(tmp_path / "file")
+
+
+def test_another_datastore_has_another_fingerprint(tmp_path: Path):
+    store = random_store(40, 8)
+    others = [random_store(40, 8, seed=1), store.remove([0]), HierarchicalStore(store)]
+    others += [FaissStore(store), FaissStore(store, effort=1, lists=8)]
+    names = [other.fingerprint for other in (store, *others)]
+    assert len(set(names)) == 6
+    assert random_store(40, 8).fingerprint == store.fingerprint == store.to("cpu").fingerprint
+    for kind in (store, HierarchicalStore(store), FaissStore(store)):
+        kind.save(tmp_path / "d")
+        loaded = open_datastore(tmp_path / "d")
+        assert loaded.fingerprint == open_datastore(tmp_path / "d").fingerprint
+        assert loaded.exact.fingerprint != loaded.fingerprint or loaded.exact is loaded
+        random_store(40, 8, seed=2).save(tmp_path / "d")
+        assert open_datastore(tmp_path / "d").fingerprint != loaded.fingerprint
 
 
 def test_real_annotations_and_their_leak(shared: Path):
@@ -143,7 +170,7 @@ def test_build_reports_and_centres():
     seen: list[tuple[int, int]] = []
     texts = ["abc", "", "abd", "xyz"]
     store = CaptionStore.build(
-        texts, Letters(), centre=True, batch=2, report=lambda *at: seen.append(at)
+        texts, Letters(), centre=True, batch=2, on_progress=lambda *at: seen.append(at)
     )
     assert seen == [(2, 3), (3, 3)]
     rows = Letters().encode(["abc", "abd", "xyz"])

@@ -8,10 +8,12 @@ import torch
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError, MissingExtra
-from starc.retrieval import datastore
-from starc.retrieval.datastore import CaptionStore
-from starc.retrieval.faiss_store import FaissStore, recall
+from starc.retrieval.captions import CaptionList
+from starc.retrieval.datastore import CaptionStore, open_datastore
+from starc.retrieval.faiss_store import FaissStore
 from starc.retrieval.qdrant_store import QdrantStore
+from starc.retrieval.search import measure_recall
+from support.datastores import Letters
 
 
 def clustered(captions: int = 3000, width: int = 32) -> CaptionStore:
@@ -29,17 +31,14 @@ def queries(store: CaptionStore, count: int = 7) -> torch.Tensor:
 
 
 class TestFaiss:
-    @pytest.fixture(autouse=True)
-    def _installed(self):
-        pytest.importorskip("faiss")
-
-    @pytest.mark.parametrize("kind", ["ivf", "hnsw"])
-    def test_recall_is_measured_and_true(self, kind: str):
+    @pytest.mark.parametrize("index", ["ivf", "hnsw"])
+    def test_recall_is_measured_and_true(self, index: str):
         store = clustered()
-        found = FaissStore(store, kind=kind)  # type: ignore[arg-type]
+        found = FaissStore(store, index=index)  # type: ignore[arg-type]
         assert found.recall.value > 0.9
         assert str(found.recall).startswith("recall@10 = ")
-        again = recall(found, store, queries(store, 100), k=10)
+        query_SD = queries(store, 100)
+        again = measure_recall(found.search(query_SD, k=10), store.search(query_SD, k=10))
         assert again.queries == 100 and again.value > 0.9
 
     def test_visiting_every_list_is_exact(self):
@@ -62,19 +61,19 @@ class TestFaiss:
     def test_queries_that_find_too_little_are_searched_exactly(self):
         store = clustered(300)
         found = FaissStore(store, lists=100, effort=1)
-        hits = found.search(queries(store), k=250)
-        assert torch.equal(hits.index_SR, store.search(queries(store), k=250).index_SR)
+        nearest = found.search(queries(store), k=250)
+        assert torch.equal(nearest.index_SR, store.search(queries(store), k=250).index_SR)
         assert found.search(queries(store), k=999).index_SR.shape == (7, 300)
 
     def test_save_and_load(self, tmp_path: Path):
         store = clustered(500)
         found = FaissStore(store, lists=10, effort=4)
         found.save(tmp_path / "d")
-        again = datastore.open_datastore(tmp_path / "d")
+        again = open_datastore(tmp_path / "d")
         assert isinstance(again, FaissStore)
         assert (again.recall, again.effort, len(again)) == (found.recall, 4, 500)
-        hits = found.search(queries(store), k=5)
-        assert torch.equal(again.search(queries(store), k=5).index_SR, hits.index_SR)
+        nearest = found.search(queries(store), k=5)
+        assert torch.equal(again.search(queries(store), k=5).index_SR, nearest.index_SR)
         assert CaptionStore.load(tmp_path / "d").captions == store.captions
         (tmp_path / "d/index.faiss").write_bytes(b"junk")
         with pytest.raises(DatastoreError, match="damaged"):
@@ -85,7 +84,7 @@ class TestFaiss:
     def test_bad_input(self):
         store = clustered(50)
         with pytest.raises(ValueError, match="ivf or hnsw"):
-            FaissStore(store, kind="flat")  # type: ignore[arg-type]
+            FaissStore(store, index="flat")  # type: ignore[arg-type]
         found = FaissStore(store)
         with pytest.raises(DatastoreError, match="the query has 3"):
             found.search(torch.ones(1, 3), k=1)
@@ -97,13 +96,10 @@ class TestFaiss:
 
 
 class TestQdrant:
-    @pytest.fixture(autouse=True)
-    def _installed(self):
-        pytest.importorskip("qdrant_client")
-
-    def test_the_same_as_a_local_datastore(self):
+    def test_the_same_as_a_local_datastore(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("starc.retrieval.qdrant_store._BATCH", 150)
         store = clustered(400)
-        shared = QdrantStore.upload(store, ":memory:", batch=150)
+        shared = QdrantStore.upload(store, ":memory:")
         assert (len(shared), shared.encoder, shared.width) == (400, "t", 32)
         query_SD = queries(store)
         exclude = ["v_video1", None, "video2", None, "video1", "nobody", None]
@@ -125,8 +121,8 @@ class TestQdrant:
         monkeypatch.setattr("starc.retrieval.qdrant_store._KEPT", 5)
         store = clustered(60)
         shared = QdrantStore.upload(store, ":memory:")
-        hits = shared.search(queries(store), k=99)
-        assert torch.equal(hits.index_SR, store.search(queries(store), k=99).index_SR)
+        nearest = shared.search(queries(store), k=99)
+        assert torch.equal(nearest.index_SR, store.search(queries(store), k=99).index_SR)
         every = torch.arange(60).view(3, 20)
         assert torch.allclose(shared.embedding_ND[every], store.embedding_ND[every])
         shared.close()
@@ -146,6 +142,89 @@ class TestQdrant:
         with pytest.raises(DatastoreError, match="did not answer as expected"):
             QdrantStore(tmp_path / "q", "mine")  # one process at a time
         again.close()
+
+    def test_captions_are_added_and_removed_without_gaps(self, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setattr("starc.retrieval.qdrant_store._BATCH", 4)
+        texts = [f"{'abcdefgh'[n]} caption" for n in range(8)]
+        store = CaptionStore.build(
+            CaptionList.of(texts, ["x", None, "y", "x", "z", "y", "x", "z"]), Letters(), centre=True
+        )
+        shared = QdrantStore.upload(store, ":memory:")
+        assert shared.mean_D is not None and store.mean_D is not None
+        assert torch.equal(shared.mean_D, store.mean_D)
+        local, shared = store.remove(videos=["v_x"]), shared.remove(videos=["v_x"])
+        local = local.add(CaptionList.of(["new"], ["x"]), Letters())
+        shared = shared.add(CaptionList.of(["new"], ["x"]), Letters())
+        assert len(shared) == len(local) == 6
+        assert sorted(shared.captions) == sorted(shared.captions[:]) == sorted(local.captions)
+        video_of = dict(zip(local.captions, local.videos, strict=True))
+        listed = shared.listing()
+        assert dict(zip(listed.captions, listed.videos, strict=True)) == video_of
+        for n, caption in enumerate(local.captions):
+            index_SR, score_SR = shared.search(local.embedding_ND[n : n + 1], k=1)
+            assert shared.captions[int(index_SR)] == caption
+            assert score_SR.item() == pytest.approx(1)
+        whole = shared.exact
+        assert sorted(whole.captions) == sorted(local.captions) and whole.encoder == "letters"
+        with pytest.raises(DatastoreError, match="no captions would be left"):
+            shared.remove(captions=local.captions)
+        with pytest.raises(DatastoreError, match="no captions of video 'w'"):
+            shared.remove(videos=["w"])
+        assert len(QdrantStore(shared.client)) == 6
+        shared.close()
+
+    def test_a_folder_that_names_a_collection(self, tmp_path: Path):
+        shared = QdrantStore.upload(clustered(10), tmp_path / "q", "mine")
+        shared.save(tmp_path / "d")
+        shared.close()
+        address = f"qdrant:{tmp_path}/q/mine"
+        for name in (tmp_path / "d", address, Path(address)):
+            store = open_datastore(name)
+            assert isinstance(store, QdrantStore) and len(store) == 10
+            assert store.fingerprint is None
+            store.close()
+        memory = QdrantStore.upload(clustered(10), ":memory:")
+        with pytest.raises(DatastoreError, match="no address to write"):
+            memory.save(tmp_path / "e")
+        memory.close()
+
+    def test_names_of_collections(self, monkeypatch: pytest.MonkeyPatch):
+        opened: list[tuple[str, str]] = []
+        monkeypatch.setattr(
+            "starc.retrieval.qdrant_store.QdrantStore", lambda *place: opened.append(place)
+        )
+        url = "qdrant:http://host:6333/steps"
+        for name in (url, Path(url), "qdrant:a/b/steps", "qdrant:/a/steps"):
+            open_datastore(name)
+        assert opened == [
+            ("http://host:6333", "steps"),
+            ("http://host:6333", "steps"),
+            ("a/b", "steps"),
+            ("/a", "steps"),
+        ]
+        for name in ("qdrant:", "qdrant:steps", "qdrant:a/", "qdrant:http://host"):
+            with pytest.raises(DatastoreError, match="expected qdrant:LOCATION/COLLECTION"):
+                open_datastore(name)
+
+    def test_foreign_collections_and_folders(self, tmp_path: Path):
+        from qdrant_client import QdrantClient, models
+
+        client = QdrantClient(":memory:")
+        size = models.VectorParams(size=2, distance=models.Distance.DOT)
+        client.create_collection("named", vectors_config={"a": size})
+        with pytest.raises(DatastoreError, match="did not answer as expected"):
+            QdrantStore(client, "named")
+        client.create_collection("bare", vectors_config=size)
+        client.upsert("bare", [models.PointStruct(id=0, vector=[1.0, 0.0])])
+        with pytest.raises(DatastoreError, match="point 0 has no caption"):
+            QdrantStore(client, "bare").search(torch.ones(1, 2), k=1)
+        client.close()
+        (tmp_path / "thesis.tex").write_text("x")
+        with pytest.raises(DatastoreError, match="not a folder of Qdrant"):
+            QdrantStore.upload(clustered(10), tmp_path)
+        with pytest.raises(DatastoreError, match="not a folder of Qdrant"):
+            QdrantStore(tmp_path / "nowhere")
+        assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
     def test_bad_input(self):
         from qdrant_client import QdrantClient

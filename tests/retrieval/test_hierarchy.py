@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
-from starc.retrieval import datastore
-from starc.retrieval.datastore import CaptionStore
-from starc.retrieval.hierarchy import HierarchicalStore, kmeans
+from starc.retrieval.datastore import CaptionStore, open_datastore
+from starc.retrieval.hierarchy import HierarchicalStore, cluster_rows
 
 
 def planted(groups: int, size: int, width: int = 32, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -32,7 +31,7 @@ def planted_store() -> CaptionStore:
 
 def test_planted_clusters_are_found():
     rows, group_N = planted(6, 20)
-    cluster_N, medoid_G = kmeans(rows, 6, seed=0)
+    cluster_N, medoid_G = cluster_rows(rows, 6, seed=0)
     pairs = set(zip(cluster_N.tolist(), group_N.tolist(), strict=True))
     assert len(pairs) == 6
     for g in range(6):
@@ -47,10 +46,10 @@ def test_every_cluster_has_its_medoid(captions: int, clusters: int, copies: bool
     rows = torch.randn(captions, 5, generator=torch.Generator().manual_seed(seed))
     rows = normalize(torch.ones_like(rows) if copies else rows, dim=1)
     clusters = min(clusters, captions)
-    cluster_N, medoid_G = kmeans(rows, clusters, seed=seed)
+    cluster_N, medoid_G = cluster_rows(rows, clusters, seed=seed)
     assert sorted(set(cluster_N.tolist())) == list(range(clusters))
     assert cluster_N[medoid_G].tolist() == list(range(clusters))
-    again = kmeans(rows, clusters, seed=seed)
+    again = cluster_rows(rows, clusters, seed=seed)
     assert torch.equal(again.cluster_N, cluster_N) and torch.equal(again.medoid_G, medoid_G)
 
 
@@ -60,15 +59,15 @@ def test_search_gives_the_best_of_every_level():
     assert [len(level) for level in tree.stores] == [120, 30, 6]
     assert len(tree) == len(tree.captions) == len(tree.embedding_ND) == 156
     query_SD = store.embedding_ND[[0, 7, 50]]
-    hits = tree.search(query_SD, k=3)
-    assert hits.index_SR.shape == (3, 9)
-    assert torch.equal(hits.index_SR[:, :3], store.search(query_SD, k=3).index_SR)
-    assert ((hits.index_SR[:, 3:6] >= 120) & (hits.index_SR[:, 3:6] < 150)).all()
-    assert (hits.index_SR[:, 6:] >= 150).all()
-    score_SR = (tree.embedding_ND[hits.index_SR] @ query_SD[:, :, None]).squeeze(2)
-    assert torch.allclose(score_SR, hits.score_SR, atol=1e-6)
+    nearest = tree.search(query_SD, k=3)
+    assert nearest.index_SR.shape == (3, 9)
+    assert torch.equal(nearest.index_SR[:, :3], store.search(query_SD, k=3).index_SR)
+    assert ((nearest.index_SR[:, 3:6] >= 120) & (nearest.index_SR[:, 3:6] < 150)).all()
+    assert (nearest.index_SR[:, 6:] >= 150).all()
+    score_SR = (tree.embedding_ND[nearest.index_SR] @ query_SD[:, :, None]).squeeze(2)
+    assert torch.allclose(score_SR, nearest.score_SR, atol=1e-6)
     for query, group in enumerate((0, 7 % 6, 50 % 6)):  # the summary is of the query's own group
-        assert tree.captions[hits.index_SR[query, 6]].endswith(f"group {group}")
+        assert tree.captions[nearest.index_SR[query, 6]].endswith(f"group {group}")
     summaries = [tree.captions[n] for n in range(120, 156)]
     assert set(summaries) <= set(store.captions)
     assert set(summaries[30:]) <= set(summaries[:30])
@@ -76,14 +75,14 @@ def test_search_gives_the_best_of_every_level():
 
 def test_exclude_holds_at_every_level():
     tree = HierarchicalStore(planted_store(), levels=[30, 6])
-    hits = tree.search(tree.embedding_ND[:4], k=3, exclude="video2")
-    assert all(tree.videos[n] != "video2" for n in hits.index_SR.flatten().tolist())
+    nearest = tree.search(tree.embedding_ND[:4], k=3, exclude="video2")
+    assert all(tree.videos[n] != "video2" for n in nearest.index_SR.flatten().tolist())
     one = CaptionStore(["a", "b", "c"], torch.eye(3), videos=["x", "x", "y"])
     alone = HierarchicalStore(one, levels=[1])
     owner = alone.videos[3]
     assert owner is not None
-    hits = alone.search(torch.ones(1, 3), k=5, exclude=owner)  # no summary is left
-    assert (hits.index_SR < 3).all()
+    nearest = alone.search(torch.ones(1, 3), k=5, exclude=owner)  # no summary is left
+    assert (nearest.index_SR < 3).all()
 
 
 def test_levels():
@@ -96,10 +95,17 @@ def test_levels():
             HierarchicalStore(store, levels=levels)
 
 
+def test_edited_captions_keep_their_levels():
+    tree = HierarchicalStore(planted_store(), levels=[30, 6])
+    fewer = tree.remove(videos=["video0", "video1"])
+    assert [len(level) for level in fewer.stores] == [72, 18, 3]
+    assert len(fewer.listing().captions) == 72
+
+
 def test_save_and_load(tmp_path: Path):
     tree = HierarchicalStore(planted_store(), levels=[30, 6], seed=3)
     tree.save(tmp_path / "d")
-    again = datastore.open_datastore(tmp_path / "d")
+    again = open_datastore(tmp_path / "d")
     assert isinstance(again, HierarchicalStore)
     assert (again.captions, again.videos) == (tree.captions, tree.videos)
     assert torch.equal(again.embedding_ND, tree.embedding_ND)

@@ -1,4 +1,4 @@
-"""Exact search: equal to brute force, whatever screens the rows."""
+"""Exact search: equal to brute force, whatever scans the rows."""
 
 import pytest
 import torch
@@ -9,12 +9,7 @@ from torch.nn.functional import normalize
 
 from starc.retrieval import search
 from starc.retrieval.datastore import CaptionStore
-
-
-def random_store(captions: int, width: int, seed: int = 0, **options: object) -> CaptionStore:
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(captions, width, generator=generator)
-    return CaptionStore([f"caption {n}" for n in range(captions)], rows, **options)  # type: ignore[arg-type]
+from support.datastores import random_store
 
 
 def by_force(store: CaptionStore, query_SD: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -36,11 +31,11 @@ def by_force(store: CaptionStore, query_SD: Tensor, k: int) -> tuple[Tensor, Ten
 def test_search_equals_brute_force(captions: int, width: int, k: int, queries: int, seed: int):
     store = random_store(captions, width, seed)
     query_SD = torch.randn(queries, width, generator=torch.Generator().manual_seed(seed + 1))
-    hits = store.search(query_SD, k=k)
+    nearest = store.search(query_SD, k=k)
     index_SR, score_SR = by_force(store, query_SD, k)
-    assert torch.equal(hits.score_SR, score_SR)
-    assert torch.equal(hits.index_SR, index_SR)
-    assert hits.index_SR.shape == (queries, min(k, captions))
+    assert torch.equal(nearest.score_SR, score_SR)
+    assert torch.equal(nearest.index_SR, index_SR)
+    assert nearest.index_SR.shape == (queries, min(k, captions))
 
 
 def clip_like(captions: int, width: int) -> Tensor:
@@ -53,9 +48,9 @@ def clip_like(captions: int, width: int) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", ["random", "clip", "narrow", "copies"])
-def test_int8_screen_changes_nothing(monkeypatch: pytest.MonkeyPatch, shape: str):
+def test_int8_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch, shape: str):
     monkeypatch.setattr(search, "INT8_FROM", 1000)
-    monkeypatch.setattr(search, "BLOCK", 1024)
+    monkeypatch.setattr(search, "SCAN_ROWS", 1024)
     rows = {
         "random": lambda: torch.randn(5000, 128, generator=torch.Generator().manual_seed(1)),
         "clip": lambda: clip_like(5000, 128),
@@ -67,23 +62,23 @@ def test_int8_screen_changes_nothing(monkeypatch: pytest.MonkeyPatch, shape: str
     query_SD = rows[::701] + 0.3 * torch.randn(
         rows[::701].shape, generator=torch.Generator().manual_seed(2)
     )
-    hits = store.search(query_SD, k=10)
-    assert isinstance(store._screen, search.Int8Screen)
+    nearest = store.search(query_SD, k=10)
+    assert isinstance(store._scan, search.Int8Scan)
     index_SR, score_SR = by_force(store, query_SD, 10)
-    assert torch.equal(hits.index_SR, index_SR)
-    assert torch.equal(hits.score_SR, score_SR)
-    plain = search.FloatScreen(store.embedding_ND)
+    assert torch.equal(nearest.index_SR, index_SR)
+    assert torch.equal(nearest.score_SR, score_SR)
+    plain = search.FloatScan(store.embedding_ND)
     hidden = store.search(query_SD, k=10, exclude="video3")
-    store._screen = plain
+    store._scan = plain
     assert torch.equal(hidden.index_SR, store.search(query_SD, k=10, exclude="video3").index_SR)
     assert not (hidden.index_SR % 7 == 3).any()
 
 
-def test_int8_screen_prunes():
+def test_int8_scan_prunes():
     rows = normalize(torch.randn(20_000, 128, generator=torch.Generator().manual_seed(1)), dim=1)
-    screen = search.Int8Screen(rows)
+    scan = search.Int8Scan(rows)
     query_SD = normalize(torch.randn(3, 128, generator=torch.Generator().manual_seed(2)), dim=1)
-    found = search._candidates(screen, query_SD, 10, [None] * 3)
+    found = search._candidates(scan, query_SD, 10, [None] * 3)
     assert all(10 <= len(index) < 1500 for index, _ in found)
 
 
@@ -93,10 +88,10 @@ def test_a_machine_without_int8_searches_in_float32(monkeypatch: pytest.MonkeyPa
     def refuse(*_: object) -> None:
         raise RuntimeError("no such kernel")
 
-    monkeypatch.setattr(search.Int8Screen, "_pack", refuse)
+    monkeypatch.setattr(search.Int8Scan, "_pack", refuse)
     store = random_store(50, 8)
     assert store.search(torch.ones(1, 8), k=3).index_SR.shape == (1, 3)
-    assert isinstance(store._screen, search.FloatScreen)
+    assert isinstance(store._scan, search.FloatScan)
 
 
 def test_ties_go_to_the_lowest_index_and_neighbours_do_not_matter():

@@ -18,7 +18,6 @@ import typer
 from rich.table import Table
 
 from starc.cli.progress import out, print_json
-
 from starc.files.folders import cache_folder
 
 EXTRAS = {

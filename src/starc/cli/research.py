@@ -1,4 +1,4 @@
-"""Commands for researchers: features, datastores, checkpoints, data, training, ablations.
+"""Commands for researchers: features, checkpoints, data, training, ablations.
 
 Like cli.py this only parses, calls the library and prints; torch is imported inside the commands.
 """
@@ -15,13 +15,15 @@ from rich.table import Table
 from starc.cli.progress import bar, err, note, out
 
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
-datastore = typer.Typer(help="Build and examine caption datastores.", no_args_is_help=True)
 
 Annotations = Annotated[Path, typer.Option("--annotations", help="Annotated videos.")]
 FeaturesPath = Annotated[Path, typer.Option("--features", help="Frame features of all videos.")]
 Speech = Annotated[Path | None, typer.Option("--speech", help="Spoken sentences by video.")]
 Validation = Annotated[Path | None, typer.Option("--validation", help="Annotated held-out videos.")]
-Store = Annotated[Path | None, typer.Option("--datastore", help="A datastore folder.")]
+Store = Annotated[
+    Path | None,
+    typer.Option("--datastore", help="A folder, or qdrant:URL/NAME."),
+]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=3.")]
 Subset = Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")]
 
@@ -39,14 +41,14 @@ def data_check(
     from starc.files.annotations import read_references
     from starc.media.features import FeatureStore
     from starc.media.subtitles import read_transcripts
-    from starc.retrieval.datastore import CaptionStore
+    from starc.retrieval.datastore import open_datastore
     from starc.training.data_check import examine
 
     findings = examine(
         read_references(annotations, subset=subset),
         FeatureStore.open(features) if features else None,
         read_transcripts(speech) if speech else None,
-        store=CaptionStore.load(store) if store else None,
+        store=open_datastore(store).exact if store else None,
         held_out=read_references(validation) if validation else None,
     )
     out.print(
@@ -61,50 +63,6 @@ def data_check(
     for problem in findings.problems:
         note(str(problem), kind="error" if problem.serious else "note")
     raise typer.Exit(0 if findings.sound else 1)
-
-
-@datastore.command("build")
-def datastore_build(
-    captions: Annotated[Path, typer.Argument(help="Text, JSON or annotation file.")],
-    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder to write.")],
-    encoder: Annotated[str, typer.Option(help="minilm, or a CLIP folder or hub id.")] = "minilm",
-    centre: Annotated[bool, typer.Option(help="Subtract the mean embedding.")] = False,
-    levels: Annotated[int, typer.Option(help="Levels of summaries above the captions.")] = 0,
-    subset: Subset = None,
-) -> None:
-    """Embed captions and keep them for retrieval."""
-    from starc.media.encoders import load_text_encoder
-    from starc.retrieval.datastore import CaptionStore
-    from starc.retrieval.hierarchy import HierarchicalStore
-
-    store = CaptionStore.from_file(
-        captions, load_text_encoder(encoder), subset=subset, centre=centre
-    )
-    if levels:
-        sizes = [max(1, len(store) // 10**level) for level in range(1, levels + 1)]
-        HierarchicalStore(store, levels=sizes).save(folder)
-    else:
-        store.save(folder)
-    twins = store.duplicates()
-    err.print(f"{folder}: {len(store)} captions, {len(twins.exact)} said more than once")
-
-
-@datastore.command("search")
-def datastore_search(
-    folder: Annotated[Path, typer.Argument(help="A datastore folder.")],
-    text: Annotated[str, typer.Argument(help="What to look for.")],
-    encoder: Annotated[str, typer.Option(help="The encoder that embedded it.")] = "minilm",
-    count: Annotated[int, typer.Option("-k", help="How many captions.")] = 10,
-) -> None:
-    """Show the captions nearest to a text."""
-    from starc.media.encoders import load_text_encoder
-    from starc.retrieval.datastore import CaptionStore
-
-    store = CaptionStore.load(folder)
-    query_SD = load_text_encoder(encoder).encode([text])
-    hits = store.search(query_SD if store.mean_D is None else query_SD - store.mean_D, k=count)
-    for index, score in zip(hits.index_SR[0].tolist(), hits.score_SR[0].tolist(), strict=True):
-        out.print(f"{score:.3f}  {store.captions[index]}", highlight=False, markup=False)
 
 
 def features(
@@ -165,14 +123,14 @@ def import_checkpoint(
     """Make a model folder of a published weight file; nothing in it is executed."""
     from starc import config
     from starc.model import checkpoint
-    from starc.retrieval.datastore import CaptionStore
+    from starc.retrieval.datastore import open_datastore
 
     imported = checkpoint.import_published(
         file,
         folder,
         config=config.preset(preset) if preset else None,
         tokenizer=checkpoint.read_tokenizer(tokenizer) if tokenizer else None,
-        store=CaptionStore.load(store) if store else None,
+        store=open_datastore(store) if store else None,
         overrides=settings or (),
     )
     for kind in ("taken", "fresh", "unknown"):

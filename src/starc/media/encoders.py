@@ -68,7 +68,7 @@ def load_image_encoder(name: str, *, device: str = "cpu") -> ImageEncoder:
 
 def load_text_encoder(name: str, *, device: str = "cpu") -> TextEncoder:
     """The text encoder of that name: "minilm", or a CLIP folder or hub id."""
-    if name == "minilm":
+    if name in ("minilm", "all-MiniLM-L6-v2"):  # as typed, and as datastores record it
         from starc.media.embedded_encoders import MiniLM
 
         return MiniLM()

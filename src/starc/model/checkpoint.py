@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -45,12 +45,6 @@ SHOWN = 8
 """Names listed in an error message; the rest are counted."""
 
 
-class SavedDatastore(Datastore, Protocol):
-    """A datastore that can write itself into a folder."""
-
-    def save(self, folder: str | Path) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A model and what belongs to it."""
@@ -76,7 +70,7 @@ class Loaded:
 
     def with_store(self, store: Datastore | None) -> Loaded:
         """The same model with another datastore."""
-        theirs = getattr(store, "fingerprint", None)
+        theirs = "none" if store is None else store.fingerprint
         name = cache.key(self.fingerprint, theirs) if self.fingerprint and theirs else None
         return replace(self, store=store, fingerprint=name)
 
@@ -103,7 +97,7 @@ def save(
     model: STaRC,
     *,
     tokenizer: Tokenizer | None = None,
-    store: SavedDatastore | None = None,
+    store: Datastore | None = None,
     joint: JointSpace | None = None,
     half: bool = False,
 ) -> None:
@@ -218,7 +212,7 @@ def import_published(
     *,
     config: Config | None = None,
     tokenizer: Tokenizer | None = None,
-    store: SavedDatastore | None = None,
+    store: Datastore | None = None,
     overrides: Sequence[str] = (),
 ) -> Imported:
     """Make a model folder of a published Vid2Seq or STaRC file.

@@ -90,14 +90,14 @@ def read_captions(path: str | Path, *, subset: str | None = None) -> CaptionList
     """The captions of a file; `subset` keeps one split of an annotation file (`training`)."""
     path = Path(path)
     if path.suffix.lower() not in (".json", ".jsonl"):
-        found = CaptionList.of(_text(path).split("\n"))
+        captions = CaptionList.of(_text(path).split("\n"))
     else:
-        found = _plain_json(path) or _annotated(path, subset)
-    if not found.captions:
+        captions = _plain_json(path) or _annotated(path, subset)
+    if not captions.captions:
         raise DatastoreError(
-            f"{path}: no captions in it ({found.blank} blank); nothing to retrieve"
+            f"{path}: no captions in it ({captions.blank} blank); nothing to retrieve"
         )
-    return found
+    return captions
 
 
 def _text(path: Path) -> str:
@@ -144,10 +144,12 @@ def _records(path: Path, records: Sequence[dict[str, Any]]) -> CaptionList:
 
 
 def _annotated(path: Path, subset: str | None) -> CaptionList:
-    videos = read_references(path, subset=subset)
-    captions = [sentence for found in videos.values() for sentence in found.sentences]
-    owners = [name for name, found in videos.items() for _ in found.sentences]
-    return CaptionList.of(captions, owners)
+    pairs = [
+        (sentence, video)
+        for video, annotation in read_references(path, subset=subset).items()
+        for sentence in annotation.sentences
+    ]
+    return CaptionList.of((sentence for sentence, _ in pairs), (video for _, video in pairs))
 
 
 def read_published(
@@ -156,7 +158,7 @@ def read_published(
     """A published datastore: its captions, and embedding_ND as stored (not of unit length).
 
     Embeddings are [N, D] or [N, 1, D]. Without a file of sentences the captions are `#0`, `#1`, …:
-    the model uses embeddings alone, but nobody can read what it found.
+    the model uses embeddings alone, but what it retrieves cannot be read.
     """
     path = Path(embeddings)
     embedding_ND = _array(path).float()
@@ -184,15 +186,15 @@ def _array(path: Path) -> Tensor:
             if array.dtype not in (np.float16, np.float32, np.float64):
                 raise DatastoreError(f"{path}: expected numbers, found an array of {array.dtype}")
             return torch.from_numpy(array)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
         reason = str(error).split("\n")[0][:100]
         raise DatastoreError(f"{path}: cannot be read as an array ({reason})") from None
-    if isinstance(found, dict) and len(found) == 1:
-        found = next(iter(found.values()))
-    if not isinstance(found, Tensor):
-        raise DatastoreError(f"{path}: expected one tensor, found {type(found).__name__}")
-    return found
+    if isinstance(loaded, dict) and len(loaded) == 1:
+        loaded = next(iter(loaded.values()))
+    if not isinstance(loaded, Tensor):
+        raise DatastoreError(f"{path}: expected one tensor, found {type(loaded).__name__}")
+    return loaded
 
 
 def _sentences(path: Path) -> list[str]:

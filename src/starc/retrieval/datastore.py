@@ -2,22 +2,25 @@
 
 In: captions of any kind and a text encoder that embeds them. Out: CaptionStore, whose `search`
 gives the top-p captions of each query by cosine (preliminaries, retrieval augmentation). Embeddings
-are brought to unit length once, when a datastore is made. A store does not change: `add`, `remove` and
-`joined` give a new one. Folders are in storage.py, caption files in captions.py.
+are brought to unit length once, when a datastore is made. A store in memory does not change: `add`,
+`remove` and `joined` give a new one. `open_datastore` opens every kind by the name a user writes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from starc.errors import DatastoreError
 from starc.files.annotations import video_id
+from starc.media.encoders import TextEncoder
 from starc.retrieval.captions import (
     CaptionList,
     Duplicates,
@@ -27,62 +30,117 @@ from starc.retrieval.captions import (
     same_text,
 )
 from starc.retrieval.search import (
-    BLOCK,
+    SCAN_ROWS,
+    EmbeddingTable,
     Exclude,
-    Hits,
-    Screen,
-    nearest,
+    NearestCaptions,
+    Recall,
+    Scan,
+    exact_search,
+    fastest_scan,
     per_query,
-    screen_for,
     unit_queries,
 )
-from starc.retrieval.storage import Stored, kind_of, read_folder, write_folder
+from starc.retrieval.storage import (
+    FileWriters,
+    Stored,
+    caption_files,
+    read_facts,
+    read_folder,
+    write_folder,
+)
 
 __all__ = [
     "CaptionStore",
     "Datastore",
     "Duplicates",
-    "Hits",
+    "IndexedStore",
+    "NearestCaptions",
     "TextEncoder",
     "joined",
     "open_datastore",
     "overlap",
 ]
 
-
-class TextEncoder(Protocol):
-    """Whatever turns captions into embeddings."""
-
-    @property
-    def name(self) -> str: ...
-
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        """embedding_ND of the texts, of any length."""
-        ...
-
-
-class Rows(Protocol):
-    """Embeddings by index: a tensor, or something that fetches them."""
-
-    def __getitem__(self, index: Tensor, /) -> Tensor: ...
+OnProgress = Callable[[int, int], None]
+"""Called with (done, all) after each batch of captions."""
 
 
 class Datastore(Protocol):
-    """What the model needs of a datastore; every kind of ours has it."""
+    """What every kind of datastore has."""
 
     @property
     def captions(self) -> Sequence[str]: ...
 
     @property
-    def embedding_ND(self) -> Rows: ...
+    def embedding_ND(self) -> EmbeddingTable: ...
+
+    @property
+    def encoder(self) -> str:
+        """Name of the text encoder."""
+        ...
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def mean_D(self) -> Tensor | None:
+        """Subtracted from the encoder's embeddings before they were brought to unit length."""
+        ...
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """`kind`, `encoder`, `width`, `captions` and what else the kind notes in datastore.json."""
+        ...
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A name for all that decides an answer; None where it may change, so do not cache."""
+        ...
+
+    @property
+    def recall(self) -> Recall | None:
+        """What an approximate search finds of the true top-k; None where search is exact."""
+        ...
+
+    @property
+    def exact(self) -> CaptionStore:
+        """All captions as a datastore in memory, searched exactly."""
+        ...
 
     def __len__(self) -> int: ...
 
-    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> Hits: ...
+    def listing(self) -> CaptionList:
+        """All captions, without summaries, and the video of each."""
+        ...
+
+    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions: ...
+
+    def add(
+        self,
+        captions: CaptionList | Iterable[str],
+        encoder: TextEncoder,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> Datastore:
+        """The datastore with these captions after the present ones."""
+        ...
+
+    def remove(self, *, videos: Iterable[str] = (), captions: Iterable[str] = ()) -> Datastore:
+        """The datastore without the captions of some videos, or without these captions."""
+        ...
+
+    def save(self, folder: str | Path) -> None: ...
+
+    def close(self) -> None:
+        """Let go of a server, or of a folder that one process at a time may open."""
+        ...
 
 
 class CaptionStore:
     """Captions, their unit embeddings, the video each came from, and who embedded them."""
+
+    recall = None
 
     def __init__(
         self,
@@ -93,8 +151,12 @@ class CaptionStore:
         encoder: str = "unknown",
         mean_D: Tensor | None = None,
         version: str | None = None,
+        digest: str | None = None,
     ) -> None:
-        """Rows that already have unit length are kept as they are, not copied."""
+        """Rows that already have unit length are kept as they are, not copied.
+
+        `digest` names the folder it was read from, if any.
+        """
         if embedding_ND.ndim != 2 or len(embedding_ND) != len(captions):
             raise ValueError(
                 f"one row per caption, got {len(captions) = }, {tuple(embedding_ND.shape) = }"
@@ -107,12 +169,11 @@ class CaptionStore:
         self.videos: tuple[str | None, ...] = tuple(videos or [None] * len(captions))
         self.embedding_ND = _unit(embedding_ND.detach())
         self.encoder = encoder
-        """Name of the text encoder."""
         self.mean_D = mean_D
-        """Subtracted from the encoder's embeddings before they were brought to unit length."""
         self.version = version or version_of("starc")
         """The starc that made it."""
-        self._screen: Screen | None = None
+        self._digest = digest
+        self._scan: Scan | None = None
         self._rows: dict[str, Tensor] | None = None
 
     @classmethod
@@ -123,22 +184,22 @@ class CaptionStore:
         *,
         centre: bool = False,
         batch: int = 256,
-        report: Callable[[int, int], None] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> CaptionStore:
         """Embed captions with a text encoder; blank ones are left out.
 
         `centre` subtracts the mean embedding, for encoders whose texts all point one way; queries
-        must then be centred by their own mean. `report` is told (done, all) after each batch.
+        must then be centred by their own mean.
         """
-        found = captions if isinstance(captions, CaptionList) else CaptionList.of(captions)
-        if not found.captions:
-            raise DatastoreError(f"datastore: no captions to embed ({found.blank} blank)")
-        embedding_ND = _embed(found.captions, encoder, batch, report)
+        listed = captions if isinstance(captions, CaptionList) else CaptionList.of(captions)
+        if not listed.captions:
+            raise DatastoreError(f"datastore: no captions to embed ({listed.blank} blank)")
+        embedding_ND = _embed(listed.captions, encoder, batch, on_progress)
         mean_D = embedding_ND.mean(0) if centre else None
         if mean_D is not None:
             embedding_ND -= mean_D
         return cls(
-            found.captions, embedding_ND, videos=found.videos, encoder=encoder.name, mean_D=mean_D
+            listed.captions, embedding_ND, videos=listed.videos, encoder=encoder.name, mean_D=mean_D
         )
 
     @classmethod
@@ -160,6 +221,9 @@ class CaptionStore:
         captions, embedding_ND = read_published(embeddings, sentences)
         return cls(captions, embedding_ND, encoder=encoder)
 
+    def close(self) -> None:
+        """Nothing to let go of."""
+
     def __len__(self) -> int:
         return len(self.captions)
 
@@ -167,21 +231,48 @@ class CaptionStore:
         return f"CaptionStore({len(self)} captions, width {self.width}, encoder {self.encoder!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_screen": None}  # packed for this process; made again on demand
+        return {**self.__dict__, "_scan": None}  # packed for this process; made again on demand
 
     @property
     def width(self) -> int:
         return self.embedding_ND.shape[1]
 
+    @property
+    def exact(self) -> CaptionStore:
+        return self
+
+    def listing(self) -> CaptionList:
+        """All captions and the video of each."""
+        return CaptionList(self.captions, self.videos)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {
+            "kind": "captions",
+            "encoder": self.encoder,
+            "version": self.version,
+            "width": self.width,
+            "captions": len(self),
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """A name for captions and embeddings; of a folder, for its datastore.json."""
+        if self._digest is None:
+            self._digest = content_digest(self.captions, self.embedding_ND)
+        return f"captions:{self._digest}"
+
     def to(self, device: torch.device | str) -> CaptionStore:
         """The same datastore with its embeddings on another device."""
-        return self.derived(self.captions, self.videos, self.embedding_ND.to(device))
+        moved = self.derived(self.captions, self.videos, self.embedding_ND.to(device))
+        moved._digest = self._digest
+        return moved
 
-    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> Hits:
+    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions:
         """The `k` captions of largest cosine to each query, best first, ties by index.
 
         Exact: what a float64 search over all captions gives. Fewer than k come back when the
-        datastore, less what `exclude` hides, holds fewer. Hits are on the datastore's device.
+        datastore, less what `exclude` hides, holds fewer. The answer is on the datastore's device.
         """
         query_SD = unit_queries(query_SD, k=k, width=self.width, encoder=self.encoder)
         query_SD = query_SD.to(self.embedding_ND.device)
@@ -192,10 +283,10 @@ class CaptionStore:
                 f"datastore: all {len(self)} captions belong to the video that is excluded; "
                 "add captions of other videos"
             )
-        if self._screen is None:
-            self._screen = screen_for(self.embedding_ND)
-        return nearest(
-            self.embedding_ND, query_SD, k=min(k, left), screen=self._screen, hidden=hidden
+        if self._scan is None:
+            self._scan = fastest_scan(self.embedding_ND)
+        return exact_search(
+            self.embedding_ND, query_SD, k=min(k, left), scan=self._scan, hidden=hidden
         )
 
     def owned(self, video: str | None) -> Tensor | None:
@@ -214,28 +305,11 @@ class CaptionStore:
         captions: CaptionList | Iterable[str],
         encoder: TextEncoder,
         *,
-        batch: int = 256,
+        on_progress: OnProgress | None = None,
     ) -> CaptionStore:
         """A datastore with these captions after the present ones, embedded by the same encoder."""
-        if encoder.name != self.encoder:
-            raise DatastoreError(
-                f"datastore: made with the text encoder {self.encoder!r} (found {encoder.name!r}); "
-                "embeddings of different encoders do not compare"
-            )
-        found = captions if isinstance(captions, CaptionList) else CaptionList.of(captions)
-        if not found.captions:
-            return self
-        new_ND = _embed(found.captions, encoder, batch, None).to(self.embedding_ND.device)
-        if new_ND.shape[1] != self.width:
-            raise DatastoreError(
-                f"datastore: of width {self.width}, but {encoder.name} gives {new_ND.shape[1]}"
-            )
-        if self.mean_D is not None:
-            new_ND -= self.mean_D.to(new_ND.device)
-        embedding_ND = torch.cat([self.embedding_ND, _unit(new_ND)])
-        return self.derived(
-            self.captions + found.captions, self.videos + found.videos, embedding_ND
-        )
+        new = embedded_for(self, captions, encoder, on_progress)
+        return self if new is None else joined([self, new])
 
     def remove(
         self,
@@ -248,13 +322,7 @@ class CaptionStore:
         gone = set(index)
         if outside := [n for n in gone if not 0 <= n < len(self)]:
             raise ValueError(f"index must be in [0, {len(self)}), got {outside[0]}")
-        for video in videos:
-            rows = self.owned(video)
-            if rows is None:
-                raise DatastoreError(f"datastore: no captions of video {video!r} to remove")
-            gone.update(rows.tolist())
-        if texts := {same_text(caption) for caption in captions}:
-            gone.update(n for n, caption in enumerate(self.captions) if same_text(caption) in texts)
+        gone |= selected(self.listing(), videos=videos, texts=captions)
         kept = [n for n in range(len(self)) if n not in gone]
         return self.derived(
             tuple(self.captions[n] for n in kept),
@@ -274,22 +342,16 @@ class CaptionStore:
         """Captions that occur more than once."""
         return duplicates(self.captions)
 
-    def stored(self, *, half: bool = False) -> Stored:
-        """What `save` writes; other kinds of datastore add to it."""
-        tensors = {"embedding_ND": self.embedding_ND.half() if half else self.embedding_ND}
+    def files(self, *, half: bool = False, **tensors: Tensor) -> FileWriters:
+        """What `save` writes, with further tensors that other kinds of datastore keep."""
+        tensors["embedding_ND"] = self.embedding_ND.half() if half else self.embedding_ND
         if self.mean_D is not None:
             tensors["mean_D"] = self.mean_D
-        facts = {
-            "kind": "captions",
-            "encoder": self.encoder,
-            "version": self.version,
-            "width": self.width,
-        }
-        return Stored(facts, self.captions, self.videos, tensors)
+        return caption_files(self.captions, self.videos, tensors)
 
     def save(self, folder: str | Path, *, half: bool = False) -> None:
         """Write a datastore folder; `half` stores float16: half the size, scores to 3 digits."""
-        write_folder(folder, self.stored(half=half))
+        write_folder(folder, self.facts, self.files(half=half))
 
     @classmethod
     def load(cls, folder: str | Path, *, verify: bool = True) -> CaptionStore:
@@ -298,30 +360,94 @@ class CaptionStore:
 
     @classmethod
     def of(cls, stored: Stored) -> CaptionStore:
-        """The datastore in what `stored` gave."""
+        """The captions and embeddings of a folder."""
         return cls(
             stored.captions,
             stored.tensors["embedding_ND"],
             videos=stored.videos,
-            encoder=str(stored.facts.get("encoder", "unknown")),
+            encoder=stored.facts["encoder"],
             mean_D=stored.tensors.get("mean_D"),
             version=str(stored.facts.get("version", "unknown")),
+            digest=stored.digest,
         )
 
 
-def open_datastore(folder: str | Path, *, verify: bool = True) -> Datastore:
-    """Read a datastore folder of any kind."""
-    from starc.retrieval import faiss_store, hierarchy
+class IndexedStore:
+    """What hierarchical and approximate datastores share: an index over `exact`."""
 
-    kind = kind_of(folder)
+    exact: CaptionStore
+    recall: Recall | None = None
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    @property
+    def encoder(self) -> str:
+        return self.exact.encoder
+
+    @property
+    def width(self) -> int:
+        return self.exact.width
+
+    @property
+    def mean_D(self) -> Tensor | None:
+        return self.exact.mean_D
+
+    def listing(self) -> CaptionList:
+        """All captions, without summaries, and the video of each."""
+        return self.exact.listing()
+
+    def rebuilt(self, store: CaptionStore) -> Self:
+        """The same kind of index over other captions."""
+        raise NotImplementedError
+
+    def add(
+        self,
+        captions: CaptionList | Iterable[str],
+        encoder: TextEncoder,
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> Self:
+        """As `CaptionStore.add`, indexed anew."""
+        return self.rebuilt(self.exact.add(captions, encoder, on_progress=on_progress))
+
+    def remove(self, *, videos: Iterable[str] = (), captions: Iterable[str] = ()) -> Self:
+        """As `CaptionStore.remove`, indexed anew."""
+        return self.rebuilt(self.exact.remove(videos=videos, captions=captions))
+
+
+_QDRANT = "qdrant:"
+
+
+def open_datastore(name: str | Path, *, verify: bool = True) -> Datastore:
+    """The datastore of a name: a folder of any kind, or `qdrant:LOCATION/COLLECTION`.
+
+    LOCATION is the URL of a server or a folder of Qdrant's own. `verify=False` skips checksums.
+    """
+    from starc.retrieval.faiss_store import FaissStore
+    from starc.retrieval.hierarchy import HierarchicalStore
+    from starc.retrieval.qdrant_store import QdrantStore
+
+    if str(name).startswith(_QDRANT):
+        # pathlib.Path writes the two slashes of a URL as one
+        address = re.sub(r"^(https?):/+", r"\1://", str(name).removeprefix(_QDRANT))
+        location, _, collection = address.rpartition("/")
+        if not location or not collection or location.endswith("/"):
+            raise DatastoreError(
+                f"{name}: expected qdrant:LOCATION/COLLECTION, "
+                "such as qdrant:http://localhost:6333/captions"
+            )
+        return QdrantStore(location, collection)
     kinds: dict[str, Callable[..., Datastore]] = {
         "captions": CaptionStore.load,
-        "hierarchical": hierarchy.HierarchicalStore.load,
-        "faiss": faiss_store.FaissStore.load,
+        "hierarchical": HierarchicalStore.load,
+        "faiss": FaissStore.load,
+        "qdrant": QdrantStore.load,
     }
+    kind = read_facts(name)["kind"]
     if kind not in kinds:
-        raise DatastoreError(f"{folder}: unknown kind of datastore {kind!r}; use a newer starc")
-    return kinds[kind](folder, verify=verify)
+        raise DatastoreError(f"{name}: unknown kind of datastore {kind!r}; use a newer starc")
+    return kinds[kind](name, verify=verify)
 
 
 def joined(stores: Sequence[CaptionStore]) -> CaptionStore:
@@ -357,9 +483,59 @@ def overlap(store: CaptionStore, captions: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(caption for caption in captions if same_text(caption) in held))
 
 
+def selected(listed: CaptionList, *, videos: Iterable[str], texts: Iterable[str]) -> set[int]:
+    """Indices of the captions of some videos, and of captions equal to some text (`same_text`)."""
+    owners = [None if video is None else video_id(video) for video in listed.videos]
+    names = {video_id(video) for video in videos}
+    if missing := sorted(names.difference(filter(None, owners))):
+        raise DatastoreError(f"datastore: no captions of video {missing[0]!r} to remove")
+    chosen = {n for n, owner in enumerate(owners) if owner in names}
+    if wanted := {same_text(text) for text in texts}:
+        chosen |= {n for n, caption in enumerate(listed.captions) if same_text(caption) in wanted}
+    return chosen
+
+
+def embedded_for(
+    store: Datastore,
+    captions: CaptionList | Iterable[str],
+    encoder: TextEncoder,
+    on_progress: OnProgress | None,
+    *,
+    batch: int = 256,
+) -> CaptionStore | None:
+    """New captions embedded and centred as those of `store`; None if all are blank."""
+    if encoder.name != store.encoder:
+        raise DatastoreError(
+            f"datastore: made with the text encoder {store.encoder!r} (found {encoder.name!r}); "
+            "embeddings of different encoders do not compare"
+        )
+    listed = captions if isinstance(captions, CaptionList) else CaptionList.of(captions)
+    if not listed.captions:
+        return None
+    new_ND = _embed(listed.captions, encoder, batch, on_progress)
+    if new_ND.shape[1] != store.width:
+        raise DatastoreError(
+            f"datastore: of width {store.width}, but {encoder.name} gives {new_ND.shape[1]}"
+        )
+    if store.mean_D is not None:
+        new_ND -= store.mean_D.cpu()
+    return CaptionStore(
+        listed.captions, new_ND, videos=listed.videos, encoder=encoder.name, mean_D=store.mean_D
+    )
+
+
+def content_digest(captions: Iterable[str], embedding_ND: Tensor) -> str:
+    """SHA-256 of captions and embeddings."""
+    digest = hashlib.sha256()
+    for caption in captions:
+        digest.update(caption.encode("utf-8", "surrogatepass") + b"\0")
+    digest.update(embedding_ND.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
 def _unit(embedding_ND: Tensor) -> Tensor:
     embedding_ND = embedding_ND.float()
-    length_N = torch.cat([part.norm(dim=1) for part in torch.split(embedding_ND, BLOCK)])
+    length_N = torch.cat([part.norm(dim=1) for part in torch.split(embedding_ND, SCAN_ROWS)])
     if not bool(length_N.isfinite().all()):
         bad = int((~length_N.isfinite()).nonzero()[0])
         raise DatastoreError(
@@ -371,10 +547,7 @@ def _unit(embedding_ND: Tensor) -> Tensor:
 
 
 def _embed(
-    captions: Sequence[str],
-    encoder: TextEncoder,
-    batch: int,
-    report: Callable[[int, int], None] | None,
+    captions: Sequence[str], encoder: TextEncoder, batch: int, on_progress: OnProgress | None
 ) -> Tensor:
     embedding_ND: Tensor | None = None
     for first in range(0, len(captions), batch):
@@ -389,7 +562,7 @@ def _embed(
         if embedding_ND is None:
             embedding_ND = rows_ND.new_empty(len(captions), rows_ND.shape[1])
         embedding_ND[first : first + len(part)] = rows_ND
-        if report is not None:
-            report(first + len(part), len(captions))
+        if on_progress is not None:
+            on_progress(first + len(part), len(captions))
     assert embedding_ND is not None
     return embedding_ND

@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
-from starc.retrieval.datastore import CaptionStore
-from starc.retrieval.search import Exclude, Hits
+from starc.retrieval.datastore import CaptionStore, IndexedStore, content_digest
+from starc.retrieval.search import Exclude, NearestCaptions
 from starc.retrieval.storage import read_folder, write_folder
 
-__all__ = ["Clusters", "HierarchicalStore", "kmeans"]
+__all__ = ["Clusters", "HierarchicalStore", "cluster_rows"]
 
 _SAMPLE = 64
 """Rows per cluster from which starting centres are drawn; more brings nothing and costs a pass."""
@@ -41,7 +40,7 @@ class Clusters(NamedTuple):
     """The row nearest to each cluster's centre."""
 
 
-class HierarchicalStore:
+class HierarchicalStore(IndexedStore):
     """A datastore with summaries above its captions, searched at every level."""
 
     def __init__(
@@ -54,12 +53,15 @@ class HierarchicalStore:
         medoids: list[Tensor] = []
         index_N = torch.arange(len(store), device=store.embedding_ND.device)
         for clusters in levels:
-            found = kmeans(store.embedding_ND[index_N], clusters, seed=seed)
-            index_N = index_N[found.medoid_G]
+            index_N = index_N[
+                cluster_rows(store.embedding_ND[index_N], clusters, seed=seed).medoid_G
+            ]
             medoids.append(index_N)
         self._stack(store, medoids)
 
-    def _stack(self, store: CaptionStore, medoids: Sequence[Tensor]) -> None:
+    def _stack(
+        self, store: CaptionStore, medoids: Sequence[Tensor], digest: str | None = None
+    ) -> None:
         index = torch.cat([torch.arange(len(store)).to(medoids[0]), *medoids])
         rows = index.tolist()
         self.captions = tuple(store.captions[n] for n in rows)
@@ -76,50 +78,68 @@ class HierarchicalStore:
                 store.derived(self.captions[part], self.videos[part], self.embedding_ND[part])
             )
             first += size
+        self.exact = self.stores[0]
+        self._digest = digest
 
     def __len__(self) -> int:
         return len(self.captions)
 
     def __repr__(self) -> str:
         sizes = " + ".join(str(len(level)) for level in self.stores)
-        return f"HierarchicalStore({sizes} captions, encoder {self.stores[0].encoder!r})"
+        return f"HierarchicalStore({sizes} captions, encoder {self.encoder!r})"
 
-    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> Hits:
+    @property
+    def facts(self) -> dict[str, Any]:
+        levels = [len(index) for index in self.medoids]
+        return {**self.exact.facts, "kind": "hierarchical", "levels": levels}
+
+    @property
+    def fingerprint(self) -> str:
+        """A name for the captions of all levels; of a folder, for its datastore.json."""
+        if self._digest is None:
+            self._digest = content_digest(self.captions, self.embedding_ND)
+        return f"hierarchical:{self._digest}"
+
+    def rebuilt(self, store: CaptionStore) -> HierarchicalStore:
+        """Other captions with as many levels, in the same proportion to the captions."""
+        levels = [max(1, len(index) * len(store) // len(self.exact)) for index in self.medoids]
+        return HierarchicalStore(store, levels=levels)
+
+    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions:
         """The `k` nearest of every level, captions first: R is at most k times the levels.
 
         A summary that is a caption of the excluded video is hidden like the caption itself; a
         level of which nothing is left is passed over.
         """
-        hits: list[Hits] = []
+        levels: list[NearestCaptions] = []
         first = 0
         for level, store in enumerate(self.stores):
             try:
                 index_SR, score_SR = store.search(query_SD, k=k, exclude=exclude)
-                hits.append(Hits(index_SR + first, score_SR))
+                levels.append(NearestCaptions(index_SR + first, score_SR))
             except DatastoreError:
                 if level == 0:
                     raise
             first += len(store)
-        index_SR = torch.cat([hit.index_SR for hit in hits], dim=1)
-        return Hits(index_SR, torch.cat([hit.score_SR for hit in hits], dim=1))
+        index_SR = torch.cat([nearest.index_SR for nearest in levels], dim=1)
+        return NearestCaptions(index_SR, torch.cat([nearest.score_SR for nearest in levels], dim=1))
 
     def save(self, folder: str | Path, *, half: bool = False) -> None:
         """Write a datastore folder; `CaptionStore.load` reads the captions of it."""
-        stored = self.stores[0].stored(half=half)
         medoids = {f"medoid_{level}": index for level, index in enumerate(self.medoids, start=1)}
-        facts = {**stored.facts, "kind": "hierarchical", "levels": [len(x) for x in self.medoids]}
-        write_folder(folder, replace(stored, facts=facts, tensors={**stored.tensors, **medoids}))
+        write_folder(folder, self.facts, self.exact.files(half=half, **medoids))
 
     @classmethod
     def load(cls, folder: str | Path, *, verify: bool = True) -> HierarchicalStore:
         """Read what `save` wrote, without clustering again."""
         stored = read_folder(folder, verify=verify)
-        names = sorted(name for name in stored.tensors if name.startswith("medoid_"))
-        if not names:
+        count = sum(name.startswith("medoid_") for name in stored.tensors)
+        if not count:
             raise DatastoreError(f"{folder}: not a hierarchical datastore; read it as captions")
-        found = cls.__new__(cls)
-        found._stack(CaptionStore.of(stored), [stored.tensors[name] for name in names])
-        return found
+        medoids = [stored.tensors[f"medoid_{level}"] for level in range(1, count + 1)]
+        store = cls.__new__(cls)
+        store._stack(CaptionStore.of(stored), medoids, stored.digest)
+        return store
 
 
 def _check_levels(levels: Sequence[int], captions: int) -> None:
@@ -135,7 +155,7 @@ def _check_levels(levels: Sequence[int], captions: int) -> None:
 
 
 @torch.no_grad()
-def kmeans(row_ND: Tensor, clusters: int, *, iterations: int = 25, seed: int = 0) -> Clusters:
+def cluster_rows(row_ND: Tensor, clusters: int, *, iterations: int = 25, seed: int = 0) -> Clusters:
     """Spherical k-means of unit rows: the same seed gives the same clusters.
 
         cluster(n) = argmax_g  row_n · centre_g,      centre_g = unit mean of its rows

@@ -1,9 +1,10 @@
-"""Exact search by cosine: the captions nearest to a query, at memory speed.
+"""Exact search by cosine: the captions nearest to a query.
 
-In: unit rows embedding_ND and unit queries. Out: Hits, equal to what a float64 search over all rows
-gives. A screen scores every row cheaply and says how wrong it may be; only rows that could still be
-among the best are scored again in float64. Small datastores are screened in float32; large ones in
-int8, which is several times faster and changes no result.
+In: unit rows embedding_ND and unit queries. Out: NearestCaptions, equal to what a float64 search
+over all rows gives. A scan scores every row cheaply, with a bound on its error; only rows that
+could still be among the best are scored again in float64. Small datastores are scanned in float32,
+large ones in int8, which is several times faster and changes no result. What the approximate kinds
+of datastore share (exact scores of proposed captions, recall) is here too.
 """
 
 from __future__ import annotations
@@ -21,19 +22,31 @@ from torch.nn.functional import normalize, pad
 
 from starc.errors import DatastoreError
 
-__all__ = ["Exclude", "Hits", "nearest", "per_query", "screen_for", "unit_queries"]
+__all__ = [
+    "EmbeddingTable",
+    "Exclude",
+    "NearestCaptions",
+    "Recall",
+    "exact_search",
+    "fastest_scan",
+    "measure_recall",
+    "per_query",
+    "recall_queries",
+    "rescore",
+    "unit_queries",
+]
 
 log = logging.getLogger("starc")
 
-BLOCK = 65_536
+SCAN_ROWS = 65_536
 """Rows scored at a time: the scores of a few queries stay in the processor's cache."""
 INT8_FROM = 100_000
-"""Captions from which an int8 screen repays its preparation (about ten seconds per million)."""
+"""Captions from which an int8 scan repays its preparation (about ten seconds per million)."""
 _QUERIES = 64
 _TILE = 32
 _LEVELS = 63
 """Query levels on either side of 0. Seven bits, because AVX2 adds pairs of int8 products in 16."""
-_TURN = 64
+_ROTATION = 64
 _CACHED = 1024
 
 
@@ -41,34 +54,40 @@ Exclude = str | Sequence[str | None] | None
 """A video whose captions stay hidden: one for all queries, or one (or None) per query."""
 
 
-class Hits(NamedTuple):
+class NearestCaptions(NamedTuple):
     """The best captions of each query, best first; equal scores in order of index."""
 
     index_SR: Tensor
     score_SR: Tensor
 
 
-class Screen(Protocol):
-    """Cheap scores of all rows, with a bound on their error."""
+class EmbeddingTable(Protocol):
+    """Embeddings by index: a tensor, or something that fetches them."""
 
-    def scan(self, query_SD: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Blocks of rows: first row, score_SN of the block, and bound_S of the error."""
-        ...
-
-    def unit(self, query_SD: Tensor) -> tuple[Tensor, Tensor]:
-        """scale_S and shift_S: dot product = scale * (score ± bound) + shift."""
-        ...
+    def __getitem__(self, index: Tensor, /) -> Tensor: ...
 
 
-def screen_for(embedding_ND: Tensor) -> Screen:
-    """The fastest screen for these rows that this machine computes correctly."""
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """How many of the true top-k an approximate search finds, 0 to 1, and how that was measured."""
+
+    value: float
+    k: int
+    queries: int
+
+    def __str__(self) -> str:
+        return f"recall@{self.k} = {self.value:.4f} | queries:{self.queries}"
+
+
+def fastest_scan(embedding_ND: Tensor) -> Scan:
+    """The fastest scan for these rows that this machine computes correctly."""
     if len(embedding_ND) >= INT8_FROM and embedding_ND.device.type == "cpu":
         log.info("datastore: preparing %d captions for fast search", len(embedding_ND))
         try:
-            return Int8Screen(embedding_ND)
+            return Int8Scan(embedding_ND)
         except (RuntimeError, AttributeError) as error:  # a processor or torch without the kernel
             log.info("datastore: searching in float32, no int8 here (%s)", str(error)[:80])
-    return FloatScreen(embedding_ND)
+    return FloatScan(embedding_ND)
 
 
 def unit_queries(query_SD: Tensor, *, k: int, width: int, encoder: str) -> Tensor:
@@ -100,37 +119,64 @@ def per_query(exclude: Exclude, queries: int) -> Sequence[str | None]:
     return exclude
 
 
+def rescore(embedding_ND: EmbeddingTable, query_SD: Tensor, index_SR: Tensor) -> NearestCaptions:
+    """Exact scores and order, as of `exact_search`, of captions that an index proposed."""
+    index_SR = index_SR.sort(dim=1).values
+    row_SRD = embedding_ND[index_SR].double()
+    score_SR = (row_SRD @ query_SD.double()[:, :, None]).squeeze(2).float()
+    score_SR, order = score_SR.sort(dim=1, descending=True, stable=True)
+    return NearestCaptions(index_SR.gather(1, order), score_SR)
+
+
+def recall_queries(
+    embedding_ND: EmbeddingTable, captions: int, width: int, *, queries: int = 200, seed: int = 0
+) -> Tensor:
+    """Queries to measure recall with: captions, each blurred by half its length."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(captions, (queries,), generator=generator)
+    noise_SD = normalize(torch.randn(queries, width, generator=generator), dim=1)
+    return normalize(embedding_ND[chosen] + noise_SD / 2, dim=1)
+
+
+def measure_recall(approximate: NearestCaptions, exact: NearestCaptions) -> Recall:
+    """Share of the exact top-k that the approximate search finds too, by index."""
+    pairs = zip(approximate.index_SR.tolist(), exact.index_SR.tolist(), strict=True)
+    shared = sum(len(set(a) & set(b)) for a, b in pairs)
+    queries, k = exact.index_SR.shape
+    return Recall(shared / max(1, exact.index_SR.numel()), k, queries)
+
+
 @torch.no_grad()
-def nearest(
+def exact_search(
     embedding_ND: Tensor,
     query_SD: Tensor,
     *,
     k: int,
-    screen: Screen,
+    scan: Scan,
     hidden: Sequence[Tensor | None],
-) -> Hits:
+) -> NearestCaptions:
     """The `k` rows of largest dot product with each unit query, leaving out its `hidden` rows.
 
     Scores are float64 sums rounded to float32, so they depend neither on the other queries nor on
-    the screen, and rows that are equal tie. At least `k` rows must remain for every query.
+    the scan, and rows that are equal tie. At least `k` rows must remain for every query.
     """
     index_SR = torch.empty(len(query_SD), k, dtype=torch.long, device=embedding_ND.device)
     score_SR = torch.empty(len(query_SD), k, device=embedding_ND.device)
-    points_S = query_SD.any(1)
-    for query in (~points_S).nonzero().flatten().tolist():
-        index_SR[query], score_SR[query] = _nowhere(embedding_ND, hidden[query], k)
-    pointing = points_S.nonzero().flatten().tolist()
-    for first in range(0, len(pointing), _QUERIES):
-        chosen = pointing[first : first + _QUERIES]
-        found = _candidates(screen, query_SD[chosen], k, [hidden[query] for query in chosen])
-        for query, (rows, upper) in zip(chosen, found, strict=True):
+    nonzero_S = query_SD.any(1)
+    for query in (~nonzero_S).nonzero().flatten().tolist():
+        index_SR[query], score_SR[query] = _nearest_to_zeros(embedding_ND, hidden[query], k)
+    nonzero = nonzero_S.nonzero().flatten().tolist()
+    for first in range(0, len(nonzero), _QUERIES):
+        chosen = nonzero[first : first + _QUERIES]
+        candidates = _candidates(scan, query_SD[chosen], k, [hidden[query] for query in chosen])
+        for query, (rows, upper) in zip(chosen, candidates, strict=True):
             best = _rank(embedding_ND, query_SD[query], rows, upper, k)
             index_SR[query], score_SR[query] = best
-    return Hits(index_SR, score_SR)
+    return NearestCaptions(index_SR, score_SR)
 
 
-def _nowhere(embedding_ND: Tensor, hidden: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """What a query of zeros finds: all captions tie.
+def _nearest_to_zeros(embedding_ND: Tensor, hidden: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
+    """The captions nearest to a query of zeros: all tie.
 
     The published code asks this of padding and leaves the choice to torch.topk; so do we, or its
     numbers could not be had again.
@@ -143,7 +189,7 @@ def _nowhere(embedding_ND: Tensor, hidden: Tensor | None, k: int) -> tuple[Tenso
 
 
 def _candidates(
-    screen: Screen, query_SD: Tensor, k: int, hidden: Sequence[Tensor | None]
+    scan: Scan, query_SD: Tensor, k: int, hidden: Sequence[Tensor | None]
 ) -> list[tuple[Tensor, Tensor]]:
     """Rows that may be among the k best of each query, ascending, and the most they can score.
 
@@ -153,9 +199,9 @@ def _candidates(
     """
     queries = len(query_SD)
     lower_SR = query_SD.new_full((queries, k), -torch.inf)
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
-    for first, score_SN, bound_S in screen.scan(query_SD):
-        _hide(score_SN, first, hidden)
+    candidates: list[tuple[Tensor, Tensor, Tensor]] = []
+    for first, score_SN, bound_S in scan.scores(query_SD):
+        _mask_hidden(score_SN, first, hidden)
         tiles = pad(score_SN, (0, -score_SN.shape[1] % _TILE), value=-torch.inf)
         tiles = tiles.view(queries, -1, _TILE)
         best_SN = tiles.amax(2)
@@ -163,15 +209,15 @@ def _candidates(
         least_S = lower_SR[:, -1] - bound_S
         which, tile = (best_SN >= least_S[:, None]).nonzero(as_tuple=True)
         score = tiles[which, tile]
-        hit, column = ((score >= least_S[which, None]) & (score > -torch.inf)).nonzero(
+        kept, column = ((score >= least_S[which, None]) & (score > -torch.inf)).nonzero(
             as_tuple=True
         )
-        which, row = which[hit], tile[hit] * _TILE + column
-        found.append((which, row + first, score[hit, column] + bound_S[which]))
-    which, row, upper = (torch.cat(parts) for parts in zip(*found, strict=True))
+        which, row = which[kept], tile[kept] * _TILE + column
+        candidates.append((which, row + first, score[kept, column] + bound_S[which]))
+    which, row, upper = (torch.cat(parts) for parts in zip(*candidates, strict=True))
     kept = upper >= lower_SR[which, -1]
     which, row, upper = which[kept], row[kept], upper[kept]
-    scale_S, shift_S = screen.unit(query_SD)
+    scale_S, shift_S = scan.scale_and_shift(query_SD)
     upper = upper * scale_S[which] + shift_S[which] + _float_slack(query_SD.shape[1])
     order = which.argsort(stable=True)
     counts = which.bincount(minlength=queries).tolist()
@@ -180,7 +226,7 @@ def _candidates(
     )
 
 
-def _hide(score_SN: Tensor, first: int, hidden: Sequence[Tensor | None]) -> None:
+def _mask_hidden(score_SN: Tensor, first: int, hidden: Sequence[Tensor | None]) -> None:
     for query, rows in enumerate(hidden):
         if rows is not None:
             here = rows[(rows >= first) & (rows < first + score_SN.shape[1])]
@@ -219,24 +265,26 @@ def _float_slack(width: int) -> float:
     return float(width * 2**-23)
 
 
-class FloatScreen:
-    """The rows themselves."""
+class FloatScan:
+    """Scores all rows in float32."""
 
     def __init__(self, embedding_ND: Tensor) -> None:
         self.embedding_ND = embedding_ND
 
-    def scan(self, query_SD: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    def scores(self, query_SD: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Per part of the rows: its first row, its score_SN, and bound_S of their error."""
         bound_S = query_SD.new_full((len(query_SD),), _float_slack(query_SD.shape[1]))
-        for first in range(0, len(self.embedding_ND), BLOCK):
-            yield first, query_SD @ self.embedding_ND[first : first + BLOCK].T, bound_S
+        for first in range(0, len(self.embedding_ND), SCAN_ROWS):
+            yield first, query_SD @ self.embedding_ND[first : first + SCAN_ROWS].T, bound_S
 
-    def unit(self, query_SD: Tensor) -> tuple[Tensor, Tensor]:
+    def scale_and_shift(self, query_SD: Tensor) -> tuple[Tensor, Tensor]:
+        """scale_S and shift_S: dot product = scale * (score ± bound) + shift."""
         one_S = query_SD.new_ones(len(query_SD))
         return one_S, one_S - 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _PackedRows:
     first: int
     packed: Any
     length: float
@@ -245,63 +293,63 @@ class _Block:
     """Largest distance of a row from its int8 copy."""
 
 
-class Int8Screen:
-    """An int8 copy of the rows, a quarter of their size, multiplied by torch's FBGEMM kernel.
+class Int8Scan:
+    """Scores an int8 copy of the rows, a quarter of their size, with torch's FBGEMM kernel.
 
-    Rows are centred, which moves all scores of a query alike, and turned by a Hadamard matrix,
+    Rows are centred, which moves all scores of a query alike, and rotated by a Hadamard matrix,
     which moves none: it spreads the few large coordinates that CLIP embeddings have, so that int8
-    loses little. With q' the query on its lattice and r' the int8 row,
+    loses little. With q' the rounded query and r' the int8 row,
 
         |q·r - q'·r'| <= |q - q'| |r| + |q'| |r - r'|.
     """
 
     def __init__(self, embedding_ND: Tensor) -> None:
-        self.turn = _hadamard(_TURN)
+        self.rotation_DD = _hadamard(_ROTATION)
         self.mean_D = embedding_ND.mean(0)
         engine, threads = torch.backends.quantized.engine, torch.get_num_threads()
         with warnings.catch_warnings():
-            # torch is pinned to a version that has these; a later one gets the float32 screen.
+            # deprecated in torch; where they are gone, `fastest_scan` falls back to float32
             warnings.filterwarnings("ignore", message=".*quantized tensor creation functions.*")
             torch.backends.quantized.engine = "fbgemm"
             torch.set_num_threads(1)  # the pieces are so small that threads only wait: five times
             try:
-                self.blocks = [
-                    self._pack(first, embedding_ND[first : first + BLOCK])
-                    for first in range(0, len(embedding_ND), BLOCK)
+                self.packed_rows = [
+                    self._pack(first, embedding_ND[first : first + SCAN_ROWS])
+                    for first in range(0, len(embedding_ND), SCAN_ROWS)
                 ]
             finally:
                 torch.set_num_threads(threads)
                 torch.backends.quantized.engine = engine
-        self._check(embedding_ND[:BLOCK])
+        self._check(embedding_ND[:SCAN_ROWS])
 
-    def scan(self, query_SD: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        turned_SD = self._turned(query_SD) / self.unit(query_SD)[0][:, None]
-        lattice_SD = (turned_SD * _LEVELS).round() / _LEVELS
-        slip_S = (turned_SD - lattice_SD).norm(dim=1)
-        length_S = lattice_SD.norm(dim=1)
-        for block in self.blocks:
-            score_SN = _multiply(lattice_SD, 1 / _LEVELS, _LEVELS + 1, block.packed)
-            # the last term covers the float32 rounding of turning, centring and rescaling
-            bound_S = slip_S * block.length + length_S * (block.error + 1e-5)
-            yield block.first, score_SN, bound_S
+    def scores(self, query_SD: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        rotated_SD = self._rotated(query_SD) / self.scale_and_shift(query_SD)[0][:, None]
+        rounded_SD = (rotated_SD * _LEVELS).round() / _LEVELS
+        error_S = (rotated_SD - rounded_SD).norm(dim=1)
+        length_S = rounded_SD.norm(dim=1)
+        for rows in self.packed_rows:
+            score_SN = _multiply(rounded_SD, 1 / _LEVELS, _LEVELS + 1, rows.packed)
+            # the last term covers the float32 rounding of rotating, centring and rescaling
+            bound_S = error_S * rows.length + length_S * (rows.error + 1e-5)
+            yield rows.first, score_SN, bound_S
 
-    def unit(self, query_SD: Tensor) -> tuple[Tensor, Tensor]:
-        scale_S = self._turned(query_SD).abs().amax(1).clamp_min(1e-30)
+    def scale_and_shift(self, query_SD: Tensor) -> tuple[Tensor, Tensor]:
+        scale_S = self._rotated(query_SD).abs().amax(1).clamp_min(1e-30)
         return scale_S, query_SD @ self.mean_D
 
-    def _turned(self, x_ND: Tensor) -> Tensor:
-        x_ND = pad(x_ND, (0, -x_ND.shape[1] % _TURN))
-        return (x_ND.reshape(-1, _TURN) @ self.turn).view(x_ND.shape)
+    def _rotated(self, x_ND: Tensor) -> Tensor:
+        x_ND = pad(x_ND, (0, -x_ND.shape[1] % _ROTATION))
+        return (x_ND.reshape(-1, _ROTATION) @ self.rotation_DD).view(x_ND.shape)
 
-    def _pack(self, first: int, embedding_ND: Tensor) -> _Block:
+    def _pack(self, first: int, embedding_ND: Tensor) -> _PackedRows:
         level_ND = torch.empty(
-            len(embedding_ND), len(self.mean_D) + -len(self.mean_D) % _TURN, dtype=torch.int8
+            len(embedding_ND), len(self.mean_D) + -len(self.mean_D) % _ROTATION, dtype=torch.int8
         )
         scale_N = torch.empty(len(embedding_ND))
         length = error = 0.0
         for start in range(0, len(embedding_ND), _CACHED):  # far slower out of the cache
             part = slice(start, start + _CACHED)
-            row_ND = self._turned(embedding_ND[part] - self.mean_D)
+            row_ND = self._rotated(embedding_ND[part] - self.mean_D)
             length = max(length, row_ND.norm(dim=1).amax().item())
             scale_N[part] = row_ND.abs().amax(1).clamp_min(1e-30) / 127
             rounded_ND = (row_ND / scale_N[part, None]).round_()
@@ -311,27 +359,32 @@ class Int8Screen:
         quantised = torch._make_per_channel_quantized_tensor(
             level_ND, scale_N.double(), torch.zeros_like(scale_N, dtype=torch.long), 0
         )
-        return _Block(first, torch.ops.quantized.linear_prepack(quantised, None), length, error)
+        return _PackedRows(
+            first, torch.ops.quantized.linear_prepack(quantised, None), length, error
+        )
 
     def _check(self, embedding_ND: Tensor) -> None:
         """RuntimeError where this processor's kernel does not keep the bound."""
         query_SD = embedding_ND[:: max(1, len(embedding_ND) // 8)][:8]
-        _, score_SN, bound_S = next(self.scan(query_SD))
-        scale_S, shift_S = self.unit(query_SD)
+        _, score_SN, bound_S = next(self.scores(query_SD))
+        scale_S, shift_S = self.scale_and_shift(query_SD)
         true_SN = (query_SD @ embedding_ND.T - shift_S[:, None]) / scale_S[:, None]
         if not bool(((score_SN - true_SN).abs() <= bound_S[:, None]).all()):
             raise RuntimeError("the int8 kernel of this processor is not exact")
 
 
-def _multiply(lattice_SD: Tensor, step: float, zero: int, packed: Any) -> Tensor:
+Scan = FloatScan | Int8Scan
+
+
+def _multiply(rounded_SD: Tensor, step: float, zero: int, packed: Any) -> Tensor:
     multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-    score_SN: Tensor = multiply(lattice_SD, step, zero, packed)
+    score_SN: Tensor = multiply(rounded_SD, step, zero, packed)
     return score_SN
 
 
 def _hadamard(size: int) -> Tensor:
     """The orthogonal matrix of ±1/√size (Sylvester's construction)."""
-    turn = torch.ones(1, 1)
-    while len(turn) < size:
-        turn = torch.cat([torch.cat([turn, turn], 1), torch.cat([turn, -turn], 1)])
-    return turn / math.sqrt(size)
+    matrix = torch.ones(1, 1)
+    while len(matrix) < size:
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
+    return matrix / math.sqrt(size)

@@ -4,8 +4,9 @@
     embeddings.safetensors   embedding_ND in float32 or float16, and what else a datastore keeps
     datastore.json           version, kind, encoder, counts, SHA-256 of the other files
 
-A folder is written beside its target and takes its place at the end. Loading maps the embeddings
-into memory; a file that was cut short or altered is a DatastoreError.
+A folder is written beside its target and takes its place at the end; only a folder of our own files
+is ever replaced. Loading maps the embeddings into memory; a file that was cut short or altered is a
+DatastoreError.
 """
 
 from __future__ import annotations
@@ -24,10 +25,22 @@ from torch import Tensor
 from starc.errors import DatastoreError
 from starc.files.atomic import recover, replacing_folder
 
-__all__ = ["Stored", "kind_of", "read_folder", "write_folder"]
+__all__ = [
+    "FileWriters",
+    "Stored",
+    "caption_files",
+    "digest_of",
+    "read_facts",
+    "read_folder",
+    "require_replaceable",
+    "write_folder",
+]
 
 VERSION = 1
 _FACTS, _CAPTIONS, _TENSORS = "datastore.json", "captions.jsonl", "embeddings.safetensors"
+
+FileWriters = Mapping[str, Callable[[Path], None]]
+"""Files of a folder by name, and what writes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,36 +52,66 @@ class Stored:
     captions: Sequence[str]
     videos: Sequence[str | None]
     tensors: Mapping[str, Tensor]
+    digest: str
+    """SHA-256 of datastore.json, and so of all files."""
 
 
-def write_folder(
-    folder: str | Path, stored: Stored, *, extra: Mapping[str, Callable[[Path], None]] | None = None
-) -> None:
-    """Write a datastore folder; `extra` names further files and who writes them."""
-    folder = recover(folder)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / _FACTS).exists():
-        raise DatastoreError(f"{folder}: holds other files; give a new folder for the datastore")
+def write_folder(folder: str | Path, facts: Mapping[str, Any], files: FileWriters) -> None:
+    """Write a datastore folder; refuses to replace anything but a datastore."""
+    require_replaceable(folder)
     try:
         with replacing_folder(folder) as new:
-            _write_captions(new / _CAPTIONS, stored)
-            save_file({name: x.contiguous() for name, x in stored.tensors.items()}, new / _TENSORS)
-            for name, write in (extra or {}).items():
+            for name, write in files.items():
                 write(new / name)
-            facts = {
-                "starc_datastore": VERSION,
-                **stored.facts,
-                "captions": len(stored.captions),
-                "sha256": {file.name: digest_of(file) for file in sorted(new.iterdir())},
-            }
+            digests = {name: digest_of(new / name) for name in sorted(files)}
+            facts = {"starc_datastore": VERSION, **facts, "sha256": digests}
             (new / _FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise DatastoreError(f"{folder}: cannot be written ({error.strerror})") from None
 
 
+def caption_files(
+    captions: Sequence[str], videos: Sequence[str | None], tensors: Mapping[str, Tensor]
+) -> FileWriters:
+    """The files that hold captions and their embeddings."""
+
+    def write_captions(path: Path) -> None:
+        with path.open("wb") as file:
+            for caption, video in zip(captions, videos, strict=True):
+                line = json.dumps({"caption": caption, "video": video}, ensure_ascii=False) + "\n"
+                file.write(line.encode("utf-8", "backslashreplace"))  # lone surrogates stay JSON
+
+    def write_tensors(path: Path) -> None:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+    return {_CAPTIONS: write_captions, _TENSORS: write_tensors}
+
+
+def require_replaceable(folder: str | Path) -> None:
+    """DatastoreError unless `folder` is new, empty, or holds a datastore and nothing else."""
+    folder = recover(folder)
+    try:
+        files = list(folder.iterdir()) if folder.exists() else []
+    except OSError as error:
+        raise DatastoreError(f"{folder}: not a folder ({error.strerror}); name another") from None
+    try:
+        facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        facts = None
+    ours = isinstance(facts, dict) and "starc_datastore" in facts
+    digests = facts.get("sha256") if ours else None
+    known = {_FACTS, *digests} if isinstance(digests, dict) else set()
+    foreign = sorted(file.name for file in files if file.name not in known or not file.is_file())
+    if foreign:
+        raise DatastoreError(
+            f"{folder}: holds other files ({foreign[0]}); give a new folder for the datastore"
+        )
+
+
 def read_folder(folder: str | Path, *, verify: bool = True) -> Stored:
     """Read a datastore folder; `verify=False` skips the checksums (seconds per gigabyte)."""
     folder = recover(folder)
-    facts = _read_facts(folder)
+    facts = read_facts(folder)
     if verify:
         for name, digest in facts["sha256"].items():
             if not (folder / name).is_file():
@@ -88,15 +131,12 @@ def read_folder(folder: str | Path, *, verify: bool = True) -> Stored:
         raise DatastoreError(
             f"{folder}: {len(captions)} captions but not as many embeddings; build it again"
         )
-    return Stored(facts, captions, videos, tensors)
+    return Stored(facts, captions, videos, tensors, digest_of(folder / _FACTS))
 
 
-def kind_of(folder: str | Path) -> str:
-    """Which kind of datastore a folder holds."""
-    return str(_read_facts(recover(folder))["kind"])
-
-
-def _read_facts(folder: Path) -> dict[str, Any]:
+def read_facts(folder: str | Path) -> dict[str, Any]:
+    """What datastore.json says: `kind`, `encoder`, `sha256` and the rest."""
+    folder = recover(folder)
     try:
         facts: Any = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
     except OSError:
@@ -105,19 +145,13 @@ def _read_facts(folder: Path) -> dict[str, Any]:
         ) from None
     except ValueError:
         raise DatastoreError(f"{folder / _FACTS}: not valid JSON; build it again") from None
-    found = facts.get("starc_datastore") if isinstance(facts, dict) else None
-    if found != VERSION:
-        raise DatastoreError(f"{folder}: datastore version {found!r}, this starc reads {VERSION}")
-    if not isinstance(facts.get("sha256"), dict) or not isinstance(facts.get("kind"), str):
-        raise DatastoreError(f"{folder / _FACTS}: incomplete (kind or sha256); build it again")
+    version = facts.get("starc_datastore") if isinstance(facts, dict) else None
+    if version != VERSION:
+        raise DatastoreError(f"{folder}: datastore version {version!r}, this starc reads {VERSION}")
+    types = {"sha256": dict, "kind": str, "encoder": str}
+    if wrong := [name for name, kind in types.items() if not isinstance(facts.get(name), kind)]:
+        raise DatastoreError(f"{folder / _FACTS}: incomplete ({wrong[0]}); build it again")
     return dict(facts)
-
-
-def _write_captions(path: Path, stored: Stored) -> None:
-    with path.open("wb") as file:
-        for caption, video in zip(stored.captions, stored.videos, strict=True):
-            line = json.dumps({"caption": caption, "video": video}, ensure_ascii=False) + "\n"
-            file.write(line.encode("utf-8", "backslashreplace"))  # half a surrogate pair stays JSON
 
 
 def _read_captions(path: Path) -> tuple[list[str], list[str | None]]:

@@ -23,7 +23,7 @@ from typing import Any
 from starc.config import suggest
 from starc.errors import ConfigError, StarcError
 from starc.files.atomic import replacing
-from starc.retrieval.datastore import CaptionStore
+from starc.retrieval.datastore import open_datastore
 from starc.retrieval.hierarchy import HierarchicalStore
 from starc.training.run import METRICS, RECIPE
 from starc.training.tables import Ablation, Row
@@ -132,7 +132,7 @@ def with_hierarchy(
         return datastores
     built = folder / "datastore-hierarchical"
     if not built.exists():
-        HierarchicalStore(CaptionStore.load(own)).save(built)
+        HierarchicalStore(open_datastore(own).exact).save(built)
     return {**datastores, HIERARCHICAL: built}
 
 

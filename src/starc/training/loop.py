@@ -29,10 +29,11 @@ from starc.decoder.t5 import PAD
 from starc.errors import ConfigError, DatastoreError, StarcError
 from starc.files.annotations import VideoAnnotation
 from starc.model import checkpoint
-from starc.model.checkpoint import Loaded, SavedDatastore
+from starc.model.checkpoint import Loaded
 from starc.model.inputs import Batch, Collator
 from starc.model.joint_space import JointSpace
 from starc.model.starc import Losses, STaRC
+from starc.retrieval.datastore import Datastore
 from starc.training.dataset import Part, Videos, batch_order, batches_per_epoch
 from starc.training.evaluate import as_annotations, caption_videos, headline_scores
 from starc.training.recipes import Recipe, TrainConfig
@@ -49,7 +50,7 @@ class Task:
 
     train: Videos
     validation: Videos | None
-    store: SavedDatastore | None
+    store: Datastore | None
     collate: Collator
     joint: JointSpace | None = None
     """Kept beside the weights, for a model whose features are vectors of a joint space."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -16,7 +15,7 @@ from starc.config import with_sizes_of
 from starc.errors import CheckpointError, ConfigError, DatastoreError
 from starc.files import cache
 from starc.model import checkpoint
-from starc.model.checkpoint import Loaded, SavedDatastore
+from starc.model.checkpoint import Loaded
 from starc.model.inputs import Collator
 from starc.model.starc import STaRC
 from starc.retrieval.datastore import open_datastore
@@ -104,7 +103,7 @@ def manifest(name: str, files: Files, recipe: Recipe) -> dict[str, object]:
         "recipe": name,
         "seed": recipe.train.seed,
         "files": {
-            key: {"path": str(path), "content": _digest(path)}
+            key: {"path": str(path), "content": _digest(path) if path.exists() else None}
             for key, path in paths.items()
             if isinstance(path, Path)
         },
@@ -136,7 +135,7 @@ def _task(recipe: Recipe, files: Files, start: Loaded | None) -> Task:
     train = Videos.read(
         files.annotations, files.features, files.speech, subset=files.subset, joint=joint
     )
-    return Task(train, validation, cast(SavedDatastore | None, store), collate, joint)
+    return Task(train, validation, store, collate, joint)
 
 
 def _digest(path: Path) -> str:
