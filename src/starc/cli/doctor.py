@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
 
-from starc.files.folders import cache_folder
+from starc.files.cache import cache_folder
 
 EXTRAS = {
     "embedded": "encoders and a speech recogniser that need no download",

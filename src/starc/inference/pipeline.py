@@ -30,9 +30,10 @@ from starc.files.atomic import replacing
 from starc.inference import long_videos
 from starc.inference.long_videos import FrameRange, WindowEvents, Windowing
 from starc.inference.predict import Prediction, tell
+from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder
 from starc.media.speech import Engine, Transcript, handed_in, transcribe
-from starc.media.video import Limits, count_frames, probe, sample_frames
+from starc.media.video import count_frames, probe, sample_frames
 from starc.model.checkpoint import Loaded
 from starc.model.collate import FRAMES, Example
 from starc.retrieval.datastore import CaptionStore
@@ -85,7 +86,7 @@ class Options:
     """A speech file for these videos, instead of `engine`."""
     long: Windowing | Literal["auto"] | None = "auto"
     """How long videos are cut; "auto": as the model learnt; None looks at any video once."""
-    limits: Limits = field(default_factory=Limits)
+    limits: MediaLimits = field(default_factory=MediaLimits)
     cache: Path | None = None
     """A folder; $XDG_CACHE_HOME/starc by default."""
 
@@ -278,7 +279,9 @@ class Captioner:
         }
 
     def _folder(self, kind: str) -> Path:
-        return caches.folder(kind) if self.options.cache is None else self.options.cache / kind
+        return (
+            caches.cache_folder(kind) if self.options.cache is None else self.options.cache / kind
+        )
 
 
 def caption_video(

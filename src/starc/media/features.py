@@ -27,7 +27,7 @@ from torch import Tensor
 
 from starc.errors import MissingExtra, VideoError
 from starc.files.atomic import replacing_path
-from starc.media.container import Limits
+from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder
 from starc.media.video import count_frames, sample_frames, spread
 from starc.types import Frame
@@ -57,7 +57,7 @@ def extract(
     *,
     fps: float = 1.0,
     most: int | None = None,
-    limits: Limits | None = None,
+    limits: MediaLimits | None = None,
 ) -> Features:
     """Features of a video's frames; `most` keeps that many, spread evenly, and decodes no more."""
     indices = spread(count_frames(video, fps=fps, limits=limits), most) if most else None

@@ -26,12 +26,12 @@ from av.subtitles.stream import SubtitleStream
 
 from starc.errors import SpeechError
 from starc.files import pickles
-from starc.media.container import Limits, ignore_other_streams, open_container
+from starc.media.container import MICROSECONDS, ignore_other_streams
 from starc.types import Sentence
 
 SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 """Of side-car files, best first."""
-TEXT_STREAMS = frozenset({"mov_text", "subrip", "srt", "ass", "ssa", "webvtt", "text"})
+TEXT_CODECS = frozenset({"mov_text", "subrip", "srt", "ass", "ssa", "webvtt", "text"})
 """Embedded subtitles that are text; the others (DVD, Blu-ray) are pictures of text."""
 MOST_BYTES = 2 * 2**30
 SHORTEST = 0.1
@@ -106,24 +106,24 @@ def find_sidecar(video: Path, *, language: str | None = None) -> Path | None:
     return best[1] if best else None
 
 
-def embedded_sentences(
-    path: Path, *, language: str | None = None, limits: Limits | None = None
-) -> list[Sentence]:
-    """The sentences of a video's own subtitle stream; [] when it has none made of text."""
-    with open_container(Path(path), limits) as container:
-        streams = [
-            stream
-            for stream in container.streams.subtitles
-            if stream.codec_context and stream.codec_context.name in TEXT_STREAMS
-        ]
-        if not streams:
-            return []
+def text_streams(container: InputContainer) -> list[SubtitleStream]:
+    """The subtitle streams inside a file that are text."""
+    return [
+        stream
+        for stream in container.streams.subtitles
+        if stream.codec_context and stream.codec_context.name in TEXT_CODECS
+    ]
 
-        def rank(stream: SubtitleStream) -> tuple[bool, bool, int]:
-            other = language is not None and (stream.language or "")[:2] != language[:2]
-            return other, not stream.disposition & Disposition.default, stream.index
 
-        return said_once(_stream_cues(container, min(streams, key=rank)))
+def embedded_sentences(container: InputContainer, *, language: str | None = None) -> list[Sentence]:
+    """The sentences of a file's own subtitle stream, which is read to its end; [] without one."""
+
+    def rank(stream: SubtitleStream) -> tuple[bool, bool, int]:
+        other = language is not None and (stream.language or "")[:2] != language[:2]
+        return other, not stream.disposition & Disposition.default, stream.index
+
+    streams = sorted(text_streams(container), key=rank)
+    return said_once(_stream_cues(container, streams[0])) if streams else []
 
 
 def said_once(cues: Iterable[Cue]) -> list[Sentence]:
@@ -136,7 +136,7 @@ def said_once(cues: Iterable[Cue]) -> list[Sentence]:
     sentences: list[Sentence] = []
     end_before, lines_before = -1.0, tuple[str, ...]()
     for cue in sorted(cues, key=lambda cue: cue[:2]):
-        lines = tuple(filter(None, map(plain, cue.lines)))
+        lines = tuple(filter(None, map(without_markup, cue.lines)))
         if not lines:
             continue
         start, end = _span(cue)
@@ -158,7 +158,7 @@ def _span(cue: Cue) -> tuple[float, float]:
     return start, cue.end if cue.end > start else start + SHORTEST
 
 
-def plain(line: str) -> str:
+def without_markup(line: str) -> str:
     """A line without tags, overrides, entities and invisible characters."""
     line = html.unescape(_TAG.sub("", line)).replace("\\h", " ")
     return " ".join(_INVISIBLE.sub("", line).split())
@@ -167,7 +167,7 @@ def plain(line: str) -> str:
 def _timed_blocks(text: str) -> Iterator[Cue]:
     """Cues of SRT and VTT: every timing line, with the text up to a blank line or the next cue."""
     lines = text.splitlines()
-    timings = {at: found for at, line in enumerate(lines) if (found := _TIMING.match(line))}
+    timings = {at: match for at, line in enumerate(lines) if (match := _TIMING.match(line))}
     for at, following in pairwise([*timings, len(lines) + 1]):
         body = [*lines[at + 1 : following], ""]
         groups = timings[at].groups()
@@ -199,7 +199,7 @@ def _by_pysubs2(path: Path, text: str) -> list[Cue]:
 
 def _stream_cues(container: InputContainer, stream: SubtitleStream) -> Iterator[Cue]:
     ignore_other_streams(container, stream)
-    origin = (container.start_time or 0) / 1_000_000
+    origin = (container.start_time or 0) / MICROSECONDS
     for packet in container.demux(stream):
         if not packet.size or packet.pts is None or stream.time_base is None:
             continue
@@ -207,8 +207,8 @@ def _stream_cues(container: InputContainer, stream: SubtitleStream) -> Iterator[
         start = float(packet.pts * stream.time_base) - origin
         length = float((packet.duration or 0) * stream.time_base) or 2.0
         for part in decoded or ():
-            said = getattr(part, "dialogue", b"") or getattr(part, "text", b"")
-            lines = re.split(r"\\N|\\n|\r?\n", said.decode("utf-8", "replace"))
+            text = getattr(part, "dialogue", b"") or getattr(part, "text", b"")
+            lines = re.split(r"\\N|\\n|\r?\n", text.decode("utf-8", "replace"))
             yield Cue(start, start + length, tuple(lines))
 
 
@@ -292,8 +292,8 @@ def _from_columns(where: str, columns: Mapping[str, Any]) -> list[Sentence]:
             "there must be as many of each"
         )
     cues = [_cue(where, *row) for row in zip(start, end, text, strict=True)]
-    said = [Sentence(*_span(cue), " ".join(" ".join(cue.lines).split())) for cue in cues]
-    return sorted((one for one in said if one.text), key=lambda one: (one.start, one.end))
+    sentences = [Sentence(*_span(cue), " ".join(" ".join(cue.lines).split())) for cue in cues]
+    return sorted((s for s in sentences if s.text), key=lambda s: (s.start, s.end))
 
 
 def _column(values: Any) -> Sequence[Any]:
