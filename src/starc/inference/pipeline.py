@@ -32,12 +32,12 @@ from starc.inference.long_videos import FrameRange, WindowEvents, Windowing
 from starc.inference.predict import Prediction, tell
 from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder
+from starc.media.features import Stopped, extract
 from starc.media.speech import Engine, Transcript, handed_in, transcribe
-from starc.media.video import count_frames, probe, sample_frames
 from starc.model.checkpoint import Loaded
 from starc.model.collate import FRAMES, Example
 from starc.retrieval.datastore import CaptionStore
-from starc.types import Captioned, Event, Frame, Sentence
+from starc.types import Captioned, Event, Sentence
 
 log = logging.getLogger("starc")
 
@@ -67,10 +67,6 @@ class VideoInputs(NamedTuple):
     video: Path
     features: FrameFeatures
     speech: Transcript
-
-
-class Stopped(Exception):
-    """The run has ended while a video was being read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,26 +160,19 @@ class Captioner:
         kept = _read_sight(entry, key)
         if kept is not None:
             return kept
-        frames = count_frames(video, fps=FPS, limits=self.options.limits)
-        duration = _true_duration(probe(video, limits=self.options.limits).duration, frames)
-        plan = long_videos.plan(frames, fps=FPS, most=FRAMES, long=self.long)
-        times: list[float] = []
 
-        def watched() -> Iterator[Frame]:
-            for frame in sample_frames(
-                video,
-                fps=FPS,
-                size=self.encoder.size,
-                indices=plan.indices,
-                limits=self.options.limits,
-            ):
-                if stop is not None and stop.is_set():
-                    raise Stopped(str(video))
-                times.append(frame.time)
-                yield frame
+        def plan(frames: int) -> long_videos.Plan:
+            return long_videos.plan(frames, fps=FPS, most=FRAMES, long=self.long)
 
-        clip_TD = self.encoder.encode(watched()).detach().float().cpu()
-        sight = FrameFeatures(clip_TD, tuple(times), duration, tuple(plan.windows), key)
+        seen = extract(
+            video,
+            self.encoder,
+            choose=lambda frames: plan(frames).indices,
+            limits=self.options.limits,
+            stop=stop,
+        )
+        times, windows = tuple(seen.times_T.tolist()), tuple(plan(seen.frames).windows)
+        sight = FrameFeatures(seen.features_TD, times, seen.duration, windows, key)
         _write_sight(entry, sight)
         return sight
 
@@ -313,15 +302,6 @@ def caption_one(video: Path, captioner: Captioner) -> Captioned:
     if isinstance(speech, BaseException):
         raise speech
     return captioner.caption(video, sight, speech)
-
-
-def _true_duration(stated: float, frames: int) -> float:
-    """Seconds of a video: what its header states, unless its pictures tell otherwise.
-
-    A download that broke off states its whole length; times would then be stretched over it.
-    """
-    shown = frames / FPS
-    return stated if abs(stated - shown) <= 1.5 / FPS else shown
 
 
 def _example(
