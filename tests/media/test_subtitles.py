@@ -250,6 +250,7 @@ def test_published_file_of_many_videos(tmp_path: Path) -> None:
         ("a.json", {"hello": 1}, "no speech in it"),
         ("a.json", '[{"start": NaN, "end": 2, "text": "x"}]', "a time that is no number"),
         ("a.json", [{"start": "1", "end": 2, "text": "x"}], "a time that is no number"),
+        ("a.json", [{"start": 1, "end": 10**400, "text": "x"}], "a time that is no number"),
         ("a.json", [{"start": 1, "end": 2, "text": 3}], "a text that is no text"),
         ("a.json", {"segments": [{"start": 1}]}, "without start, end or text"),
         ("a.json", {"v": {"start": [1], "end": [2, 3], "text": ["x"]}}, "1 starts, 2 ends"),

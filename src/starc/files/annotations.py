@@ -110,12 +110,8 @@ def _parse(path: Path) -> tuple[str, Any]:
     """The content of a JSON or JSON Lines file, and which format it is."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise AnnotationError(f"{path}: no such file; check the path") from None
-    except IsADirectoryError:
-        raise AnnotationError(f"{path}: is a directory; give the JSON file in it") from None
     except OSError as error:
-        raise AnnotationError(f"{path}: cannot be read ({error.strerror})") from None
+        raise AnnotationError(f"{path}: {str(error.strerror).lower()}; check the path") from None
     except UnicodeDecodeError as error:
         raise AnnotationError(
             f"{path}: not a text file (byte {error.start} is not UTF-8); give a JSON file"
@@ -125,13 +121,12 @@ def _parse(path: Path) -> tuple[str, Any]:
     try:
         content = _loads(path, text)
     except json.JSONDecodeError as error:
-        lines = _json_lines(path, text)
-        if lines is None:
+        content = _json_lines(path, text)
+        if content is None:
             raise AnnotationError(
                 f"{path}: not valid JSON, line {error.lineno} column {error.colno} "
                 f"({error.msg}); was it written completely?"
             ) from None
-        content = lines
     return _recognise(path, content), content
 
 

@@ -155,10 +155,18 @@ def video_stream(path: Path, container: InputContainer) -> VideoStream:
 
     A cover picture is not a video, so an album track counts as audio only.
     """
-    candidates = [stream for stream in container.streams.video if not _is_cover(stream)]
+    candidates = [
+        stream
+        for stream in container.streams.video
+        if not stream.disposition & Disposition.attached_pic
+    ]
     if not candidates:
-        kinds = ", ".join(dict.fromkeys(stream_kinds(container))) or "nothing"
-        raise VideoError(f"{path}: no video stream (found: {kinds}); is this an audio file?")
+        kinds = [
+            "cover picture" if stream.type == "video" else stream.type
+            for stream in container.streams
+        ]
+        found = ", ".join(dict.fromkeys(kinds)) or "nothing"
+        raise VideoError(f"{path}: no video stream (found: {found}); is this an audio file?")
     candidates = [stream for stream in candidates if _has_decoder(stream)]
     if not candidates:
         raise VideoError(f"{path}: video of an unknown kind; convert it to H.264 in mp4")
@@ -168,14 +176,6 @@ def video_stream(path: Path, container: InputContainer) -> VideoStream:
         return area + 5_000_000 * bool(stream.disposition & Disposition.default)
 
     return max(candidates, key=score)
-
-
-def stream_kinds(container: InputContainer) -> list[str]:
-    """Kind of every stream, in the order of the file."""
-    return [
-        "cover picture" if stream.type == "video" and _is_cover(stream) else stream.type
-        for stream in container.streams
-    ]
 
 
 def ignore_other_streams(container: InputContainer, kept: Stream) -> None:
@@ -189,7 +189,3 @@ def _has_decoder(stream: VideoStream) -> bool:
     # The stubs of PyAV promise a context, but a stream of an unknown codec has None.
     context: object = stream.codec_context
     return context is not None
-
-
-def _is_cover(stream: Stream) -> bool:
-    return bool(stream.disposition & Disposition.attached_pic)

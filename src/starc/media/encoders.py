@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -308,14 +307,14 @@ class SameConv(nn.Conv2d):
         return super().forward(x_BCHW)
 
 
-_CONVOLUTIONS = (
-    # convolution in the file, its normalisation, our name
-    (r"_conv_stem", "_bn0", "stem"),
-    (r"_blocks\.(\d+)\._expand_conv", "_bn0", r"blocks.{}.expand"),
-    (r"_blocks\.(\d+)\._depthwise_conv", "_bn1", r"blocks.{}.depthwise"),
-    (r"_blocks\.(\d+)\._project_conv", "_bn2", r"blocks.{}.project"),
-    (r"_conv_head", "_bn1", "head"),
-)
+_CONVOLUTIONS = {
+    # convolution in the file: its normalisation, our name
+    "_conv_stem": ("_bn0", "stem"),
+    "_expand_conv": ("_bn0", "expand"),
+    "_depthwise_conv": ("_bn1", "depthwise"),
+    "_project_conv": ("_bn2", "project"),
+    "_conv_head": ("_bn1", "head"),
+}
 
 
 def _folded(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -326,23 +325,19 @@ def _folded(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     ours: dict[str, Tensor] = {}
     used = {"_fc.weight", "_fc.bias"}
     for key in weights:
-        for pattern, norm, name in _CONVOLUTIONS:
-            if match := re.fullmatch(pattern + r"\.weight", key):
-                prefix = f"_blocks.{match[1]}.{norm}" if match.groups() else norm
-                parts = {
-                    part: f"{prefix}.{part}"
-                    for part in ("weight", "bias", "running_mean", "running_var")
-                }
-                if missing := [part for part in parts.values() if part not in weights]:
-                    raise CheckpointError(f"{path}: no {missing[0]} in it; install it again")
-                scale, shift, mean, variance = (weights[part].double() for part in parts.values())
-                gain = scale / torch.sqrt(variance + NORM_EPSILON)
-                target = name.format(*match.groups())
-                ours[f"{target}.weight"] = (
-                    weights[key].double() * gain[:, None, None, None]
-                ).float()
-                ours[f"{target}.bias"] = (shift - mean * gain).float()
-                used |= {key, *parts.values(), f"{prefix}.num_batches_tracked"}
+        *block, convolution, _ = f".{key}".split(".")
+        if convolution not in _CONVOLUTIONS:
+            continue
+        norm, name = (".".join([*block, last])[1:] for last in _CONVOLUTIONS[convolution])
+        parts = [f"{norm}.{part}" for part in ("weight", "bias", "running_mean", "running_var")]
+        if missing := [part for part in parts if part not in weights]:
+            raise CheckpointError(f"{path}: no {missing[0]} in it; install it again")
+        scale, shift, mean, variance = (weights[part].double() for part in parts)
+        gain = scale / torch.sqrt(variance + NORM_EPSILON)
+        name = name.removeprefix("_")
+        ours[f"{name}.weight"] = (weights[key].double() * gain[:, None, None, None]).float()
+        ours[f"{name}.bias"] = (shift - mean * gain).float()
+        used |= {key, *parts, f"{norm}.num_batches_tracked"}
     if extra := sorted(set(weights) - used):
         raise CheckpointError(f"{path}: unknown weight {extra[0]}; install version 0.1.0")
     return ours

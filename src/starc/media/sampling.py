@@ -35,27 +35,18 @@ class Shown(NamedTuple):
     frame: VideoFrame | None = None
 
 
-class PacketRun(NamedTuple):
-    """Packets [first, stop) in decoding order, of which the first is a key frame."""
-
-    first: int
-    stop: int
-    pts: int
-    dts: int
-
-
 @dataclass(frozen=True, slots=True)
 class Packets:
-    """What the packets of a stream say, in decoding order; times count from `origin`."""
+    """Timestamps of the packets of a stream, in decoding order."""
 
     start: NDArray[np.int64]
+    """When the picture is shown, counted from the `origin` of the file."""
     dts: NDArray[np.int64]
     key: NDArray[np.bool_]
     hidden: NDArray[np.bool_]
     """Decoded but not shown (before the first edit of an mp4)."""
     end: int
     """When the picture shown last ends."""
-    origin: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,8 @@ class Schedule:
     """Sampled pictures in the whole video, wanted or not."""
     wanted: list[tuple[int, Shown]]
     """Tick and picture, in order; one picture may serve several ticks."""
-    runs: list[PacketRun]
+    runs: list[tuple[int, int]]
+    """Packets [first, stop) to decode, of which the first is a key frame."""
 
 
 def nearest(x: int, rate: Fraction) -> int:
@@ -130,7 +122,6 @@ def read(
         np.array(key, dtype=bool),
         np.array(hidden, dtype=bool),
         end,
-        origin,
     )
 
 
@@ -157,19 +148,18 @@ def check_indices(indices: Sequence[int], count: int) -> None:
         raise ValueError(f"indices must be among the {count} frames of the video")
 
 
-def _runs(packets: Packets, positions: NDArray[np.int64]) -> list[PacketRun]:
+def _runs(packets: Packets, positions: NDArray[np.int64]) -> list[tuple[int, int]]:
     """The shortest runs from key frames that hold all positions; near ones are joined."""
     keys = np.flatnonzero(packets.key)
-    runs: list[PacketRun] = []
+    runs: list[tuple[int, int]] = []
     for position in np.unique(positions).tolist():
         k = int(np.searchsorted(keys, position, side="right")) - 1
         # A picture shown before its key frame leans on the run before (an open group of pictures).
         while k > 0 and packets.start[keys[k]] > packets.start[position]:
             k -= 1
         first = int(keys[k])
-        if runs and first <= runs[-1].stop + WORTH_STOPPING:
-            runs[-1] = runs[-1]._replace(stop=max(runs[-1].stop, position + 1))
+        if runs and first <= runs[-1][1] + WORTH_STOPPING:
+            runs[-1] = runs[-1][0], max(runs[-1][1], position + 1)
         else:
-            pts = int(packets.start[first]) + packets.origin
-            runs.append(PacketRun(first, position + 1, pts, int(packets.dts[first])))
+            runs.append((first, position + 1))
     return runs

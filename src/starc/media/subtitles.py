@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +32,10 @@ SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 """Of side-car files, best first."""
 TEXT_CODECS = frozenset({"mov_text", "subrip", "srt", "ass", "ssa", "webvtt", "text"})
 """Embedded subtitles that are text; the others (DVD, Blu-ray) are pictures of text."""
+COLUMNS = ("start", "end", "text")
 MOST_BYTES = 2 * 2**30
+LONGEST = 1e12
+"""Seconds; a time beyond is no time."""
 SHORTEST = 0.1
 """Seconds given to a cue that ends where, or before, it starts."""
 TOUCHING = 0.05
@@ -139,7 +141,7 @@ def said_once(cues: Iterable[Cue]) -> list[Sentence]:
         lines = tuple(filter(None, map(without_markup, cue.lines)))
         if not lines:
             continue
-        start, end = _span(cue)
+        start, end = _span(cue.start, cue.end)
         touching = start - end_before <= TOUCHING
         repeated = next(
             (n for n in range(len(lines), 0, -1) if touching and lines_before[-n:] == lines[:n]), 0
@@ -153,9 +155,9 @@ def said_once(cues: Iterable[Cue]) -> list[Sentence]:
     return sentences
 
 
-def _span(cue: Cue) -> tuple[float, float]:
-    start = max(cue.start, 0.0)
-    return start, cue.end if cue.end > start else start + SHORTEST
+def _span(start: float, end: float) -> tuple[float, float]:
+    start = max(start, 0.0)
+    return start, end if end > start else start + SHORTEST
 
 
 def without_markup(line: str) -> str:
@@ -214,15 +216,11 @@ def _stream_cues(container: InputContainer, stream: SubtitleStream) -> Iterator[
 
 def _bytes(path: Path) -> bytes:
     try:
-        if path.is_dir():
-            raise SpeechError(f"{path}: is a directory; name a subtitle file")
         if path.stat().st_size > MOST_BYTES:
             raise SpeechError(f"{path}: too large for speech ({path.stat().st_size} bytes)")
         return path.read_bytes()
-    except FileNotFoundError:
-        raise SpeechError(f"{path}: no such file; check the path") from None
     except OSError as error:
-        raise SpeechError(f"{path}: cannot be read ({error.strerror}); check the file") from error
+        raise SpeechError(f"{path}: {str(error.strerror).lower()}; check the path") from None
 
 
 def _text(path: Path) -> str:
@@ -269,7 +267,7 @@ def _from_data(path: Path, data: Any, video: str | None) -> list[Sentence]:
 
 
 def _is_columns(data: Any) -> bool:
-    return isinstance(data, Mapping) and {"start", "end", "text"} <= data.keys()
+    return isinstance(data, Mapping) and data.keys() >= {*COLUMNS}
 
 
 def _is_published(data: Any) -> bool:
@@ -279,20 +277,17 @@ def _is_published(data: Any) -> bool:
 def _from_rows(where: str, rows: Sequence[Any]) -> list[Sentence]:
     if not all(map(_is_columns, rows)):
         raise SpeechError(f"{where}: a sentence without start, end or text; write the file again")
-    return _from_columns(
-        where, {key: [row[key] for row in rows] for key in ("start", "end", "text")}
-    )
+    return _from_columns(where, {key: [row[key] for row in rows] for key in COLUMNS})
 
 
 def _from_columns(where: str, columns: Mapping[str, Any]) -> list[Sentence]:
-    start, end, text = (_column(columns[key]) for key in ("start", "end", "text"))
+    start, end, text = (_column(columns[key]) for key in COLUMNS)
     if not len(start) == len(end) == len(text):
         raise SpeechError(
             f"{where}: {len(start)} starts, {len(end)} ends, {len(text)} texts; "
             "there must be as many of each"
         )
-    cues = [_cue(where, *row) for row in zip(start, end, text, strict=True)]
-    sentences = [Sentence(*_span(cue), " ".join(" ".join(cue.lines).split())) for cue in cues]
+    sentences = [_sentence(where, *row) for row in zip(start, end, text, strict=True)]
     return sorted((s for s in sentences if s.text), key=lambda s: (s.start, s.end))
 
 
@@ -301,13 +296,10 @@ def _column(values: Any) -> Sequence[Any]:
     return values if isinstance(values, list | tuple) else [values]
 
 
-def _cue(where: str, start: Any, end: Any, text: Any) -> Cue:
-    times = []
+def _sentence(where: str, start: Any, end: Any, text: Any) -> Sentence:
     for value in (start, end):
-        number = float(value) if isinstance(value, int | float | np.number) else math.nan
-        if not math.isfinite(number):
-            raise SpeechError(f"{where}: a time that is no number ({value!r}); mend the file")
-        times.append(number)
+        if not isinstance(value, int | float | np.number) or not -LONGEST < value < LONGEST:
+            raise SpeechError(f"{where}: a time that is no number ({value!r:.60}); mend the file")
     if not isinstance(text, str):
-        raise SpeechError(f"{where}: a text that is no text ({text!r}); mend the file")
-    return Cue(times[0], times[1], tuple(text.splitlines()))
+        raise SpeechError(f"{where}: a text that is no text ({text!r:.60}); mend the file")
+    return Sentence(*_span(float(start), float(end)), " ".join(text.split()))

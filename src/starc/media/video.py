@@ -40,10 +40,9 @@ from starc.media.container import (
     check_pixels,
     ignore_other_streams,
     open_container,
-    stream_kinds,
     video_stream,
 )
-from starc.media.sampling import PacketRun, Packets, Schedule, Shown, on_ticks
+from starc.media.sampling import Packets, Schedule, Shown, on_ticks
 from starc.types import Frame
 
 log = logging.getLogger("starc")
@@ -71,10 +70,6 @@ class VideoInfo:
     """Average rate; 0 when unknown."""
     codec: str
     has_audio: bool
-    streams: tuple[str, ...]
-    """Kind of every stream, in the order of the file."""
-    subtitles: tuple[str, ...]
-    """Language of every embedded subtitle stream, "" when it has none."""
 
 
 def probe(path: Path, *, limits: MediaLimits | None = None) -> VideoInfo:
@@ -152,16 +147,13 @@ class Video:
         duration = self._stated_duration() or self._measured_duration()
         if duration <= 0:
             raise VideoError(f"{self.path}: video stream without any picture; is it complete?")
-        streams = self.container.streams
         return VideoInfo(
             duration=duration,
             width_px=self.context.width,
             height_px=self.context.height,
             fps=float(self.stream.average_rate or self.stream.guessed_rate or 0),
             codec=self.context.name,
-            has_audio=bool(streams.audio),
-            streams=tuple(stream_kinds(self.container)),
-            subtitles=tuple(stream.language or "" for stream in streams.subtitles),
+            has_audio=bool(self.container.streams.audio),
         )
 
     def count(self, fps: float = 1.0) -> int:
@@ -193,7 +185,10 @@ class Video:
         def chosen() -> Iterator[tuple[int, Shown]]:
             if schedule is not None and not self.careful:
                 return self._scheduled(schedule)
-            return self._only(indices, self._ticks(rate), promised=schedule is not None)
+            ticks = self._ticks(rate)
+            if indices is None:
+                return ticks
+            return self._only(indices, ticks, promised=schedule is not None)
 
         yield from self._fast_then_careful(lambda: self._scaled(chosen(), rate, size))
 
@@ -211,18 +206,11 @@ class Video:
                 self._open(careful=True)
 
     def _only(
-        self,
-        indices: Sequence[int] | None,
-        chosen: Iterator[tuple[int, Shown]],
-        *,
-        promised: bool,
+        self, indices: Sequence[int], ticks: Iterator[tuple[int, Shown]], *, promised: bool
     ) -> Iterator[tuple[int, Shown]]:
-        """The chosen at `indices`; those that only a damaged file `promised` are left out."""
-        if indices is None:
-            yield from chosen
-            return
+        """The ticks at `indices`; those that only a damaged file `promised` are left out."""
         wanted, count = deque(indices), 0
-        for count, pair in enumerate(chosen, 1):
+        for count, pair in enumerate(ticks, 1):
             if not wanted:
                 return
             if wanted[0] == count - 1:
@@ -369,17 +357,18 @@ class Video:
         if waiting:
             raise _Unexpected(f"no picture at {float(waiting[0][1].start * self.time_base):.3f} s")
 
-    def _decoded_runs(self, runs: Sequence[PacketRun], wanted: set[int]) -> Iterator[VideoFrame]:
+    def _decoded_runs(
+        self, runs: Sequence[tuple[int, int]], wanted: set[int]
+    ) -> Iterator[VideoFrame]:
         position, packets = 0, self._from_start()
-        for run in runs:
+        for first, stop in runs:
             try:
-                if run.first - position > WORTH_SEEKING:
-                    self.container.seek(run.dts, stream=self.stream)
-                    packets = self._from_key_frame(run)
+                if first - position > WORTH_SEEKING:
+                    packets = self._from_key_frame(first)
                 else:
-                    deque(islice(packets, run.first - position), maxlen=0)
-                position = run.stop
-                for packet in islice(packets, run.stop - run.first):
+                    deque(islice(packets, first - position), maxlen=0)
+                position = stop
+                for packet in islice(packets, stop - first):
                     if self.context.name == "h264":
                         # H.264 marks pictures on which no other leans.
                         needed = packet.pts is None or packet.pts - self.origin in wanted
@@ -390,17 +379,20 @@ class Video:
                 raise _Unexpected(f"a broken frame ({error.strerror})") from error
             self.context.flush_buffers()
 
-    def _from_key_frame(self, run: PacketRun) -> Iterator[Packet[VideoStream]]:
-        """Packets from the key frame of a run on, wherever before it the seek has landed."""
+    def _from_key_frame(self, position: int) -> Iterator[Packet[VideoStream]]:
+        """Packets from the key frame at a position on, wherever before it the seek lands."""
+        assert self._packets is not None
+        start, dts = int(self._packets.start[position]), int(self._packets.dts[position])
+        self.container.seek(dts, stream=self.stream)
         packets = self._demux()
         for packet in packets:
-            if packet.pts == run.pts and packet.is_keyframe:
+            if packet.pts == start + self.origin and packet.is_keyframe:
                 yield packet
                 yield from packets
                 return
-            if packet.dts is not None and packet.dts > run.dts:
+            if packet.dts is not None and packet.dts > dts:
                 break
-        raise _Unexpected(f"no key frame found at {float(run.pts * self.time_base):.3f} s")
+        raise _Unexpected(f"no key frame at {float(start * self.time_base):.3f} s")
 
     # Checks of both.
 
