@@ -23,6 +23,10 @@ INDEXED_FORMATS = frozenset({"mp4", "matroska"})
 """Containers that carry exact timestamps and can seek."""
 INDEXED_CODECS = frozenset({"h264", "hevc", "vp9", "av1", "libdav1d"})
 """Codecs where one packet is one picture and decoding may begin at any key frame."""
+SEEKABLE_FORMATS = INDEXED_FORMATS | {"avi"}
+"""Containers in which seeking back leads to the very first packet."""
+UNORDERED_CODECS = frozenset({"vp8", "mjpeg", "png", "ffv1"})
+"""Codecs whose decoders keep nothing of the order of pictures, so that emptied they are as new."""
 WORTH_STOPPING = 12
 """Packets; over a shorter gap decoding goes on, since emptying the decoder costs more."""
 
@@ -90,17 +94,19 @@ def on_ticks(shown: Iterable[Shown], rate: Fraction) -> Iterator[tuple[int, Show
         yield from ((tick, held) for tick in range(upcoming, end))
 
 
-def is_indexed(stream: VideoStream) -> bool:
-    """Whether container and codec are of those whose packets can be trusted."""
-    formats = stream.container.format.name.split(",")
-    return not INDEXED_FORMATS.isdisjoint(formats) and stream.codec_context.name in INDEXED_CODECS
+def is_rewindable(stream: VideoStream) -> bool:
+    """Whether the first packet can be sought and decoded as in a file just opened."""
+    context = stream.codec_context
+    unused = not context.is_open or context.name in UNORDERED_CODECS
+    return unused and not SEEKABLE_FORMATS.isdisjoint(stream.container.format.name.split(","))
 
 
 def read(
     stream: VideoStream, packets: Callable[[], Iterable[Packet[VideoStream]]], origin: int
 ) -> Packets | None:
     """Timestamps of all packets; None when no schedule can be based on them."""
-    if not is_indexed(stream):
+    formats = stream.container.format.name.split(",")
+    if INDEXED_FORMATS.isdisjoint(formats) or stream.codec_context.name not in INDEXED_CODECS:
         return None
     start, dts, key, hidden = array("q"), array("q"), bytearray(), bytearray()
     last = end = -1

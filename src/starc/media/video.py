@@ -238,18 +238,16 @@ class Video:
     # Packets.
 
     def _from_start(self) -> Iterator[Packet[VideoStream]]:
-        """All packets; goes back to the first by seeking, else by opening the file again.
-
-        A decoder that has been used is not used again: it remembers how pictures were ordered.
-        """
+        """All packets; goes back to the first by seeking, else by opening the file again."""
         if self._first is None:
             return self._demux()
         first = self._first
-        if not self.context.is_open and sampling.is_indexed(self.stream):
+        if sampling.is_rewindable(self.stream):
             try:
                 self.container.seek(first[0] or 0, stream=self.stream)
                 packets = self._demux()
                 packet = next(packets, None)
+                self.context.flush_buffers()
                 if packet is not None and _identity(packet) == first:
                     self.deadline = Deadline(self.path, self.limits)
                     return chain([packet], packets)
