@@ -43,7 +43,7 @@ from starc.inference import batch
 from starc.inference.caption import WORKERS, shared_cores
 from starc.inference.jobs import Manifest, find_videos, make_jobs
 from starc.inference.pipeline import Captioner, Options, caption_one
-from starc.media.embedded_encoders import EfficientNetLite
+from starc.media.encoders import EfficientNetLite
 from starc.media.video import count_frames, probe, sample_frames, spread
 from starc.model.checkpoint import Loaded
 from starc.model.starc import STaRC

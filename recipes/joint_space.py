@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.files.annotations import VideoAnnotation
-from starc.media.embedded_encoders import EfficientNetLite, MiniLM
+from starc.media.encoders import EfficientNetLite, MiniLM
 from starc.model.joint_space import REACH
 from starc.types import Frame, Sentence
 

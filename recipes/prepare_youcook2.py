@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.files.annotations import VideoAnnotation, video_id
-from starc.media.embedded_encoders import MiniLM
+from starc.media.encoders import MiniLM
 from starc.media.features import Features, save_features
 from starc.model.joint_space import JointSpace
 from starc.retrieval.datastore import CaptionStore

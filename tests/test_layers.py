@@ -14,7 +14,7 @@ ROOMS: dict[str, set[str]] = {
     "decoder": set(),
     "retrieval": {"files", "media"},
     "model": {"files", "media", "decoder", "retrieval"},
-    "output": {"files"},
+    "output": {"files", "media"},
     "inference": {"files", "media", "decoder", "retrieval", "model", "output"},
     "evaluation": {"files"},
     "training": {"files", "media", "decoder", "retrieval", "model", "inference", "evaluation"},

@@ -58,7 +58,7 @@ def test_a_folder_replaces_a_folder(tmp_path: Path) -> None:
 
 KILLED = """
 import os, sys
-from starc.atomic import replacing_folder
+from starc.files.atomic import replacing_folder
 calls, replace = [], os.replace
 def dying(source, target):
     if len(calls) == int(sys.argv[2]):

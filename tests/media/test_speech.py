@@ -4,6 +4,7 @@ import importlib.machinery
 import importlib.util
 import json
 import logging
+import os
 import sys
 import types
 from fractions import Fraction
@@ -13,10 +14,11 @@ import av
 import numpy as np
 import pytest
 
-from starc.errors import MissingExtra, SpeechError, VideoError
+from starc.errors import ConfigError, MissingExtra, SpeechError, VideoError
 from starc.files import cache as caches
 from starc.media import audio, moonshine, speech
-from starc.media.speech import Transcript, read_transcript, transcribe
+from starc.media.container import open_container
+from starc.media.speech import Transcript, parse_engine, read_transcript, transcribe
 from starc.types import Sentence
 from support.clips import beep, write_clip, write_sound
 
@@ -70,6 +72,11 @@ def whisper(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
     )
     speech._whisper_model.cache_clear()
     return calls
+
+
+def sound_of(path: Path, seconds: float) -> list[audio.Window]:
+    with open_container(path) as container:
+        return list(audio.windows(container, path, seconds=seconds))
 
 
 def test_sidecar_comes_first(tmp_path: Path, whisper: list[dict[str, object]]) -> None:
@@ -185,6 +192,58 @@ def test_cache_that_cannot_be_written(
     assert "nothing is cached" in caplog.text
 
 
+def test_a_file_is_opened_once_for_subtitles_and_sound(
+    tmp_path: Path, whisper: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_clip(tmp_path / "a.mp4", audio="aac")
+    opened = []
+    monkeypatch.setattr(av, "open", lambda *a, open=av.open, **k: opened.append(a) or open(*a, **k))
+    assert transcribe(path).sentences and len(opened) == 1
+
+
+def test_empty_subtitles_do_not_hide_the_sound(
+    tmp_path: Path, whisper: list[dict[str, object]]
+) -> None:
+    (tmp_path / "empty.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\n<i></i>\n\n")
+    path = tmp_path / "a.mkv"
+    with (
+        av.open(str(tmp_path / "empty.srt")) as text,
+        av.open(str(write_clip(tmp_path / "b.mkv", audio="flac"))) as sound,
+        av.open(str(path), "w") as target,
+    ):
+        for source in (text, sound):
+            for stream in source.streams:
+                target.add_stream_from_template(stream)
+        for first, source in ((0, text), (1, sound)):
+            for packet in source.demux():
+                if packet.size:
+                    packet.stream = target.streams[first + packet.stream.index]
+                    target.mux(packet)
+    assert transcribe(path).sentences[0].text == "Hello there."
+    assert whisper[0]["seconds"] == pytest.approx(3, abs=0.1)
+
+
+def test_engines_of_the_command_line() -> None:
+    assert parse_engine("auto") == ("auto", None)
+    assert parse_engine("whisper:small") == ("whisper", "small")
+    assert parse_engine("whisper:/models/a:b") == ("whisper", "/models/a:b")
+    for text in ("ears", "whisper:", "moonshine:tiny", "auto:small", ""):
+        with pytest.raises(ConfigError, match=f"--speech {text}: no such engine; .*whisper:MODEL"):
+            parse_engine(text)
+
+
+def test_a_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"a" * 4000)
+    os.utime(path, (1, 1))
+    name = caches.fingerprint(path)
+    path.write_bytes(b"b" * 4000)
+    os.utime(path, (1, 1))
+    assert caches.fingerprint(path) == name, "it was read again"
+    os.utime(path, (1, 2))
+    assert caches.fingerprint(path) != name
+
+
 def test_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for whole in (10_000, 100):
         monkeypatch.setattr(caches, "READ_WHOLE", whole)
@@ -208,7 +267,7 @@ def test_half_written_entries_are_never_seen(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [entry]
 
 
-def test_read_transcript(tmp_path: Path) -> None:
+def test_handed_in(tmp_path: Path) -> None:
     (tmp_path / "mine.srt").write_text(SRT)
     assert read_transcript(tmp_path / "mine.srt") == Transcript(SAID, "handed in mine.srt")
 
@@ -242,7 +301,7 @@ def test_moonshine_hears_nasa(shared: Path) -> None:
 
 @needs_moonshine
 def test_moonshine_keeps_time_over_a_gap(shared: Path, tmp_path: Path) -> None:
-    (window,) = audio.windows(shared / "data/videos/nasa_13013.mp4", seconds=60)
+    (window,) = sound_of(shared / "data/videos/nasa_13013.mp4", 60)
     said = window.samples[: 5 * audio.RATE]
     path = tmp_path / "gap.mkv"
     with av.open(str(path), "w") as container:
@@ -271,7 +330,7 @@ def test_a_child_that_dies_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_sound_is_resampled(tmp_path: Path) -> None:
     path = write_sound(tmp_path / "a.wav", seconds=3, codec="pcm_s16le", rate=44_100)
-    (window,) = audio.windows(path, seconds=60)
+    (window,) = sound_of(path, 60)
     assert window.start == 0 and window.samples.dtype == np.float32
     assert len(window.samples) == pytest.approx(3 * audio.RATE, abs=50)
     spectrum = np.abs(np.fft.rfft(window.samples[: 2 * audio.RATE]))
@@ -283,11 +342,11 @@ def test_windows_are_cut_in_pauses(tmp_path: Path) -> None:
     tone = beep(20)
     tone[int(8.6 * 16_000) : int(9.2 * 16_000)] = 0
     path = write_clip(tmp_path / "a.mkv", seconds=20, tone=tone, audio="flac")
-    found = list(audio.windows(path, seconds=10))
+    found = sound_of(path, 10)
     assert found[1].start == pytest.approx(8.9, abs=0.3)
     assert all(len(window.samples) <= 10 * audio.RATE for window in found)
     whole = np.concatenate([window.samples for window in found])
-    (uncut,) = audio.windows(path, seconds=60)
+    (uncut,) = sound_of(path, 60)
     np.testing.assert_array_equal(whole, uncut.samples)
 
 
@@ -296,5 +355,5 @@ def test_damaged_sound_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixt
     data = bytearray(path.read_bytes())
     data[len(data) // 2 : len(data) // 2 + 3000] = b"\x55" * 3000
     path.write_bytes(data)
-    heard = sum(len(window.samples) for window in audio.windows(path, seconds=60))
+    heard = sum(len(window.samples) for window in sound_of(path, 60))
     assert heard > 5 * audio.RATE

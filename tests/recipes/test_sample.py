@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from starc.files.annotations import VideoAnnotation, read_references
-from starc.media.container import probe
-from starc.media.video import sample_frames
+from starc.media.video import probe, sample_frames
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VIDEO = EXAMPLES / "scrambled_eggs.mp4"

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from starc.errors import AnnotationError, VideoError
+from starc.media.container import MediaLimits
 from starc.types import Captioned, Event, Sentence
+from starc.viewer import thumbnails
 from starc.viewer.library import Comparison, Library, read_item, search, stem, words_of
 from starc.viewer.records import read_captioned, read_json
-from starc.viewer.thumbnails import probe, thumbnail
+from starc.viewer.thumbnails import thumbnail
 from support.viewer_sample import captioned, make_library, write_clip, write_record
 
 
@@ -188,7 +190,6 @@ def test_thumbnails_are_made_once(tmp_path: Path) -> None:
     # A cache that cannot be written costs time, not the picture.
     (tmp_path / "file").write_text("")
     assert thumbnail(video, 99.0, cache=tmp_path / "file")[:3] == b"\xff\xd8\xff"
-    assert probe(video) == pytest.approx(4.0, abs=0.6)
 
 
 def test_what_is_no_video_has_no_picture(tmp_path: Path) -> None:
@@ -196,8 +197,22 @@ def test_what_is_no_video_has_no_picture(tmp_path: Path) -> None:
     path.write_bytes(b"\0\0\0\x20ftypisom" + b"x" * 200)
     with pytest.raises(VideoError):
         thumbnail(path, None, cache=tmp_path / "cache")
-    with pytest.raises(VideoError):
-        probe(path)
+
+
+def test_a_playlist_named_as_a_video_has_no_picture(tmp_path: Path) -> None:
+    write_clip(tmp_path / "inner.mp4", 4.0)
+    (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile inner.mp4\n")
+    with pytest.raises(VideoError, match="not a media file"):
+        thumbnail(tmp_path / "list.mp4", None, cache=tmp_path / "cache")
+
+
+def test_a_picture_beyond_the_limit_is_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video = write_clip(tmp_path / "a.mp4", 4.0)
+    monkeypatch.setattr(thumbnails, "MediaLimits", lambda: MediaLimits(pixels=100))
+    with pytest.raises(VideoError, match="picture too large"):
+        thumbnail(video, None, cache=tmp_path / "cache")
 
 
 def test_reference_and_second_system_meet_by_id(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import typer
 from rich.table import Table
 
 from starc.cli.progress import out, print_json
-from starc.files.folders import cache_folder
+from starc.files.cache import cache_folder
 
 EXTRAS = {
     "embedded": "encoders and a speech recogniser that need no download",

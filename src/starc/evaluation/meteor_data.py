@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from starc.errors import MissingExtra, StarcError
 from starc.files.atomic import replacing
-from starc.files.folders import cache_folder
+from starc.files.cache import cache_folder
 
 Progress = Callable[[float], None]
 

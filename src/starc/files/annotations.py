@@ -13,10 +13,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from starc.errors import AnnotationError, StarcError
 from starc.files.atomic import replacing
@@ -34,8 +35,17 @@ __all__ = [
 
 log = logging.getLogger("starc")
 
+Json = Mapping[str, Any]
+JsonValue = TypeVar("JsonValue", dict[str, Any], list[Any])
 Record = tuple[str, "VideoAnnotation"]
-_ENDINGS = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v")
+# fmt: off
+VIDEO_ENDINGS = frozenset({
+    ".3g2", ".3gp", ".asf", ".avi", ".divx", ".f4v", ".flv", ".m2ts", ".m2v", ".m4v", ".mkv",
+    ".mov", ".mp4", ".mpe", ".mpeg", ".mpg", ".mts", ".mxf", ".nut", ".ogm", ".ogv", ".rm",
+    ".rmvb", ".vob", ".webm", ".wmv", ".y4m",
+})
+# fmt: on
+"""Endings of files that are taken for videos. Not .ts, which is also a programming language's."""
 
 
 class AnnotatedEvent(NamedTuple):
@@ -74,8 +84,10 @@ class VideoAnnotation:
 
 def video_id(name: str) -> str:
     """The id by which files of different projects meet: no `v_`, no `.mp4`."""
-    for ending in _ENDINGS:
-        name = name.removesuffix(ending)
+    stem, ending = os.path.splitext(name)
+    while ending.lower() in VIDEO_ENDINGS:
+        name = stem
+        stem, ending = os.path.splitext(name)
     while name.startswith("v_"):
         name = name[2:]
     return name
@@ -139,12 +151,8 @@ def _parse(path: Path) -> tuple[str, Any]:
     """The content of a JSON or JSON Lines file, and which format it is."""
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise AnnotationError(f"{path}: no such file; check the path") from None
-    except IsADirectoryError:
-        raise AnnotationError(f"{path}: is a directory; give the JSON file in it") from None
     except OSError as error:
-        raise AnnotationError(f"{path}: cannot be read ({error.strerror})") from None
+        raise AnnotationError(f"{path}: {str(error.strerror).lower()}; check the path") from None
     except UnicodeDecodeError as error:
         raise AnnotationError(
             f"{path}: not a text file (byte {error.start} is not UTF-8); give a JSON file"
@@ -154,32 +162,31 @@ def _parse(path: Path) -> tuple[str, Any]:
     try:
         content = _loads(path, text)
     except json.JSONDecodeError as error:
-        lines = _json_lines(path, text)
-        if lines is None:
+        content = _json_lines(path, text)
+        if content is None:
             raise AnnotationError(
                 f"{path}: not valid JSON, line {error.lineno} column {error.colno} "
                 f"({error.msg}); was it written completely?"
             ) from None
-        content = lines
     return _recognise(path, content), content
 
 
 def _loads(path: Path, text: str) -> Any:
-    def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+    def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        unique = dict(pairs)
+        if len(unique) < len(pairs):
             names = [name for name, _ in pairs]
             twin = next(name for name in names if names.count(name) > 1)
             raise AnnotationError(f"{path}: the key {twin!r} occurs twice; keep one of them")
-        return found
+        return unique
 
     try:
-        return json.loads(text, object_pairs_hook=no_twins)
+        return json.loads(text, object_pairs_hook=without_twins)
     except RecursionError:
         raise AnnotationError(f"{path}: JSON nested too deeply to be an annotation file") from None
+    except json.JSONDecodeError:
+        raise
     except ValueError as error:
-        if isinstance(error, json.JSONDecodeError):
-            raise
         raise AnnotationError(f"{path}: a number in it cannot be read ({error})") from None
 
 
@@ -208,18 +215,11 @@ def _recognise(path: Path, content: Any) -> str:
     if isinstance(content, list) and content and isinstance(content[0], dict):
         if "tag" in str(content[0].get("annotations", ""))[:200]:
             return "vitt"
-        if "starc" in content[0]:
-            return "captioned"
-        return "lines"
+        return "captioned" if "starc" in content[0] else "lines"
     if isinstance(content, dict):
-        if "results" in content:
-            return "results"
-        if "database" in content:
-            return "youcook2"
-        if "starc" in content:
-            return "captioned"
-        if "events" in content:
-            return "lines"
+        for key, kind in _KEYS.items():
+            if key in content:
+                return kind
         if isinstance(content.get("annotations"), list) and "id" in content:
             return "vitt"
         first: Any = next(iter(content.values()), {})
@@ -244,160 +244,161 @@ def _collect(
     path: Path, records: Iterator[Record], subset: str | None
 ) -> dict[str, VideoAnnotation]:
     videos: dict[str, VideoAnnotation] = {}
-    splits: set[str] = set()
-    for name, annotated in records:
-        if subset is not None:
-            splits.add(annotated.subset or "none")
-            if annotated.subset != subset:
-                continue
+    subsets: set[str] = set()
+    for name, annotation in records:
+        subsets.add(annotation.subset or "none")
+        if subset is not None and annotation.subset != subset:
+            continue
         key = video_id(name)
         if key in videos:
             raise AnnotationError(f"{path}: video {name!r} occurs twice; keep one of them")
-        videos[key] = annotated
+        videos[key] = annotation
     if subset is not None and not videos:
-        found = ", ".join(sorted(splits)) or "none"
-        raise AnnotationError(f"{path}: no video of subset {subset!r} (found: {found})")
+        known = ", ".join(sorted(subsets)) or "none"
+        raise AnnotationError(f"{path}: no video of subset {subset!r} (found: {known})")
     return videos
 
 
-class _Where:
-    """Builds one video's `VideoAnnotation`, with errors that say where."""
+class _EventReader:
+    """Checks and collects the events of one video; its errors name file, video and event."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
         self.spans: list[tuple[float, float]] = []
         self.sentences: list[str] = []
 
-    def fail(self, what: str) -> AnnotationError:
+    def error(self, what: str) -> AnnotationError:
         return AnnotationError(f"{self.path}: video {self.name!r}, {what}")
 
-    def mapping(self, value: Any, what: str) -> Mapping[str, Any]:
-        if not isinstance(value, dict):
-            raise self.fail(f"{what}: expected an object, found {_glimpse(value)}")
-        return value
-
-    def listing(self, value: Any, what: str) -> list[Any]:
-        if not isinstance(value, list):
-            raise self.fail(f"{what}: expected a list, found {_glimpse(value)}")
+    def expect(self, kind: type[JsonValue], value: Any, what: str) -> JsonValue:
+        """`value`, if it is of that kind (dict or list)."""
+        if not isinstance(value, kind):
+            wanted = "an object" if kind is dict else "a list"
+            raise self.error(f"{what}: expected {wanted}, found {_glimpse(value)}")
         return value
 
     def add(self, span: Any, sentence: Any) -> None:
         event = f"event {len(self.spans) + 1}"
         if not isinstance(span, list) or len(span) != 2:
-            raise self.fail(f"{event}: expected [start, end] in seconds, found {span!r:.60}")
+            raise self.error(f"{event}: expected [start, end] in seconds, found {span!r:.60}")
         start, end = (self._seconds(value, event) for value in span)
         if not isinstance(sentence, str):
-            found = "no sentence" if sentence is None else f"{sentence!r:.60}"
-            raise self.fail(f"{event}: expected a sentence as text, found {found}")
+            value = "no sentence" if sentence is None else f"{sentence!r:.60}"
+            raise self.error(f"{event}: expected a sentence as text, found {value}")
         self.spans.append((start, end))
         self.sentences.append(sentence)
 
+    def add_objects(self, events: Any, what: str, times: list[str], texts: list[str]) -> None:
+        """Add a list of objects: `times` is the key of the span or the keys of start and end,
+        `texts` the keys of which the first that is there holds the sentence."""
+        for value in self.expect(list, events, what):
+            event = self.expect(dict, value, f"event {len(self.spans) + 1}")
+            span = event.get(times[0]) if len(times) == 1 else [event.get(key) for key in times]
+            self.add(span, next((event[key] for key in texts if key in event), None))
+
     def _seconds(self, value: Any, what: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.fail(f"{what}: expected seconds as a number, found {value!r:.60}")
+            raise self.error(f"{what}: expected seconds as a number, found {value!r:.60}")
         try:
             seconds = float(value)
         except OverflowError:
             seconds = math.inf
         if not math.isfinite(seconds):
-            raise self.fail(f"{what}: the time {seconds} is not a finite number of seconds")
+            raise self.error(f"{what}: the time {seconds} is not a finite number of seconds")
         return seconds
 
-    def done(self, *, duration: Any = None, subset: Any = None) -> Record:
-        seconds = None if duration is None else self._seconds(duration, "duration")
-        split = None if subset is None else str(subset)
-        return self.name, VideoAnnotation(tuple(self.spans), tuple(self.sentences), seconds, split)
-
-
-def _results(path: Path, content: dict[str, Any]) -> Iterator[Record]:
-    results = content["results"]
-    if not isinstance(results, dict):
-        raise AnnotationError(
-            f"{path}: 'results' must map video ids to events, found {_glimpse(results)}"
+    def record(self, entry: Json | None = None) -> Record:
+        """What was collected, with duration and subset as `entry` gives them."""
+        entry = entry or {}
+        duration, subset = entry.get("duration"), entry.get("subset")
+        return self.name, VideoAnnotation(
+            tuple(self.spans),
+            tuple(self.sentences),
+            None if duration is None else self._seconds(duration, "duration"),
+            None if subset is None else str(subset),
         )
-    yield from _bare(path, results)
 
 
-def _bare(path: Path, content: dict[str, Any]) -> Iterator[Record]:
+def _by_video(path: Path, content: Json, key: str) -> Json:
+    """The object under `key`, which maps videos to what is known of them."""
+    value = content[key]
+    if not isinstance(value, dict):
+        raise AnnotationError(f"{path}: {key!r} must map video ids, found {_glimpse(value)}")
+    return value
+
+
+def _bare(path: Path, content: Json) -> Iterator[Record]:
     for name, events in content.items():
-        where = _Where(path, name)
-        for event in where.listing(events, "its events"):
-            entry = where.mapping(event, f"event {len(where.spans) + 1}")
-            where.add(entry.get("timestamp"), entry.get("sentence", entry.get("caption")))
-        yield where.done()
+        reader = _EventReader(path, name)
+        reader.add_objects(events, "its events", ["timestamp"], ["sentence", "caption"])
+        yield reader.record()
 
 
-def _activitynet(path: Path, content: dict[str, Any]) -> Iterator[Record]:
+def _activitynet(path: Path, content: Json) -> Iterator[Record]:
     for name, value in content.items():
-        where = _Where(path, name)
-        entry = where.mapping(value, "its annotation")
-        spans = where.listing(entry.get("timestamps"), "timestamps")
-        sentences = where.listing(entry.get("sentences"), "sentences")
+        reader = _EventReader(path, name)
+        entry = reader.expect(dict, value, "its annotation")
+        spans = reader.expect(list, entry.get("timestamps"), "timestamps")
+        sentences = reader.expect(list, entry.get("sentences"), "sentences")
         if len(spans) != len(sentences):
-            raise where.fail(f"has {len(spans)} timestamps but {len(sentences)} sentences")
+            raise reader.error(f"has {len(spans)} timestamps but {len(sentences)} sentences")
         for span, sentence in zip(spans, sentences, strict=True):
-            where.add(span, sentence)
-        yield where.done(duration=entry.get("duration"), subset=entry.get("subset"))
+            reader.add(span, sentence)
+        yield reader.record(entry)
 
 
-def _youcook2(path: Path, content: dict[str, Any]) -> Iterator[Record]:
-    database = content["database"]
-    if not isinstance(database, dict):
-        raise AnnotationError(
-            f"{path}: 'database' must map video ids to annotations, found {_glimpse(database)}"
-        )
-    for name, value in database.items():
-        where = _Where(path, name)
-        entry = where.mapping(value, "its annotation")
-        if "annotations" not in entry:  # the test split comes without
-            continue
-        for event in where.listing(entry["annotations"], "annotations"):
-            found = where.mapping(event, f"event {len(where.spans) + 1}")
-            where.add(found.get("segment"), found.get("sentence"))
-        yield where.done(duration=entry.get("duration"), subset=entry.get("subset"))
+def _youcook2(path: Path, content: Json) -> Iterator[Record]:
+    for name, value in _by_video(path, content, "database").items():
+        reader = _EventReader(path, name)
+        entry = reader.expect(dict, value, "its annotation")
+        if "annotations" in entry:  # the test split comes without
+            reader.add_objects(entry["annotations"], "annotations", ["segment"], ["sentence"])
+            yield reader.record(entry)
 
 
 def _vitt(path: Path, content: Any) -> Iterator[Record]:
     """ViTT gives the start of each section in milliseconds; a section lasts until the next."""
     seen: set[str] = set()
-    for record in content if isinstance(content, list) else [content]:
-        name = str(record.get("id") if isinstance(record, dict) else record)
-        where = _Where(path, name)
-        entry = where.mapping(record, "its annotation")
+    for value in content if isinstance(content, list) else [content]:
+        name = str(value.get("id") if isinstance(value, dict) else value)
+        reader = _EventReader(path, name)
+        entry = reader.expect(dict, value, "its annotation")
         if name in seen:
             log.warning("%s: %s was annotated more than once; the first is used", path, name)
             continue
         seen.add(name)
         if "duration" not in entry:
-            raise where.fail('has no duration, so its last section has no end; add "duration"')
-        sections = where.listing(entry.get("annotations"), "annotations")
-        tags = [where.mapping(section, "a section") for section in sections]
+            raise reader.error('has no duration, so its last section has no end; add "duration"')
+        sections = [
+            reader.expect(dict, section, "a section")
+            for section in reader.expect(list, entry.get("annotations"), "annotations")
+        ]
         try:
-            starts = [tag["timestamp"] / 1000 for tag in tags]
+            starts = [section["timestamp"] / 1000 for section in sections]
         except (KeyError, TypeError):
-            raise where.fail("a section has no timestamp in milliseconds") from None
-        for tag, start, end in zip(tags, starts, [*starts[1:], entry["duration"]], strict=True):
-            where.add([start, end], tag.get("tag"))
-        yield where.done(duration=entry["duration"])
+            raise reader.error("a section has no timestamp in milliseconds") from None
+        ends = [*starts[1:], entry["duration"]]
+        for section, start, end in zip(sections, starts, ends, strict=True):
+            reader.add([start, end], section.get("tag"))
+        yield reader.record({"duration": entry["duration"]})
 
 
 def _lines(path: Path, content: Any) -> Iterator[Record]:
     """Our own records; a captioned video is one of them with more in it."""
-    records = content if isinstance(content, list) else [content]
-    for number, record in enumerate(records, start=1):
-        if not isinstance(record, dict) or not isinstance(record.get("video"), str):
+    for number, entry in enumerate(content if isinstance(content, list) else [content], start=1):
+        if not isinstance(entry, dict) or not isinstance(entry.get("video"), str):
             raise AnnotationError(
-                f"{path}: record {number} has no 'video' id (found {_glimpse(record)})"
+                f"{path}: record {number} has no 'video' id (found {_glimpse(entry)})"
             )
-        where = _Where(path, record["video"])
-        for event in where.listing(record.get("events"), "events"):
-            found = where.mapping(event, f"event {len(where.spans) + 1}")
-            where.add([found.get("start"), found.get("end")], found.get("caption"))
-        yield where.done(duration=record.get("duration"), subset=record.get("subset"))
+        reader = _EventReader(path, entry["video"])
+        reader.add_objects(entry.get("events"), "events", ["start", "end"], ["caption"])
+        yield reader.record(entry)
 
 
+_KEYS = {"results": "results", "database": "youcook2", "starc": "captioned", "events": "lines"}
+"""Keys by which a file of one object is known."""
 _FORMATS: dict[str, Callable[[Path, Any], Iterator[Record]]] = {
-    "results": _results,
+    "results": lambda path, content: _bare(path, _by_video(path, content, "results")),
     "bare": _bare,
     "activitynet": _activitynet,
     "youcook2": _youcook2,

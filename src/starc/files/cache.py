@@ -7,46 +7,65 @@ as no cache at all: a cache may make things faster but never wrong.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
-from starc.errors import VideoError
+from starc.errors import StarcError, VideoError
 from starc.files.atomic import replacing
-from starc.files.folders import cache_folder
 
 log = logging.getLogger("starc")
 
 READ_WHOLE = 64 * 2**20
 PIECES = 64
 PIECE = 2**20
+SETTLED_NS = 100_000_000
+"""A file changed less than this ago may change again without its time stamp showing it."""
+_HASHING = threading.Lock()
 
 
-def folder(kind: str) -> Path:
-    """Where entries of a kind are kept."""
-    return cache_folder() / kind
+def cache_folder(kind: str = "") -> Path:
+    """$XDG_CACHE_HOME/starc, by default ~/.cache/starc; or where entries of a kind are kept."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path("~/.cache").expanduser()) / "starc" / kind
+    except RuntimeError as error:
+        raise StarcError("cache: no home folder to keep it in; set XDG_CACHE_HOME") from error
 
 
 def fingerprint(path: Path) -> str:
     """A name for the content of a file: the same for a copy, another for any likely change.
 
     Up to 64 MB all of it is hashed, beyond that 64 pieces of 1 MB spread evenly, and the size.
+    A file is hashed once as long as its path, size and time of change stay the same.
     """
-    digest = hashlib.blake2b(digest_size=16)
     try:
-        size = path.stat().st_size
-        digest.update(size.to_bytes(8, "little"))
-        with path.open("rb") as file:
-            if size <= READ_WHOLE:
-                digest.update(file.read())
-            else:
-                for piece in range(PIECES):
-                    file.seek(piece * (size - PIECE) // (PIECES - 1))
-                    digest.update(file.read(PIECE))
+        status = path.stat()
+        changed = status.st_mtime_ns
+        settled = time.time_ns() - changed > SETTLED_NS
+        digest = _digest if settled else _digest.__wrapped__
+        with _HASHING:  # a second thread waits for the first instead of hashing too
+            return digest(path.absolute(), status.st_size, changed)
     except OSError as error:
         raise VideoError(f"{path}: cannot be read ({error.strerror}); check the file") from error
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(path: Path, size: int, changed: int) -> str:
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    with path.open("rb") as file:
+        if size <= READ_WHOLE:
+            digest.update(file.read())
+        else:
+            for piece in range(PIECES):
+                file.seek(piece * (size - PIECE) // (PIECES - 1))
+                digest.update(file.read(PIECE))
     return digest.hexdigest()
 
 

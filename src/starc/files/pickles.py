@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -29,12 +29,28 @@ def load(data: bytes) -> Any:
         raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from error
 
 
+def load_strings(file: IO[bytes]) -> list[Any]:
+    """The items of an .npy file of strings, be they stored as text or as a pickle of objects."""
+    version = np.lib.format.read_magic(file)
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    _, _, dtype = read_header(file)
+    if dtype.hasobject:
+        array = load(file.read())
+    else:
+        file.seek(0)
+        array = np.load(file, allow_pickle=False)
+    return np.asarray(array).ravel().tolist()
+
+
 class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         # numpy 2 writes numpy._core where numpy 1 wrote numpy.core.
         known = _KNOWN.get((module.replace("numpy._core", "numpy.core"), name))
         if known is None:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"it wants to call {module}.{name}")
         return known
 
     def persistent_load(self, pid: Any) -> Any:
@@ -42,10 +58,10 @@ class _Plain(pickle.Unpickler):
 
 
 def _dtype(text: str, *_: object) -> np.dtype[Any]:
-    found = np.dtype(text)
-    if found.kind not in "biufSUO" or found.fields is not None:
+    dtype = np.dtype(text)
+    if dtype.kind not in "biufSUO" or dtype.fields is not None:
         raise pickle.UnpicklingError(f"it holds an array of {text!r}")
-    return found
+    return dtype
 
 
 def _empty(kind: object, *_: object) -> np.ndarray[Any, Any]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from starc.errors import StarcError, VideoError
+from starc.files.annotations import VIDEO_ENDINGS
 from starc.files.cache import fingerprint
 from starc.output import mp4
 from starc.output.formats import FORMATS
@@ -33,12 +34,6 @@ if sys.platform != "win32":
     import fcntl
 
 # fmt: off
-VIDEO_ENDINGS = frozenset({
-    ".3g2", ".3gp", ".asf", ".avi", ".divx", ".f4v", ".flv", ".m2ts", ".m2v", ".m4v", ".mkv",
-    ".mov", ".mp4", ".mpe", ".mpeg", ".mpg", ".mts", ".mxf", ".nut", ".ogm", ".ogv", ".rm",
-    ".rmvb", ".vob", ".webm", ".wmv", ".y4m",
-})
-"""Taken for videos whatever is in them. Not .ts, which is also a programming language's."""
 OTHER_ENDINGS = frozenset({
     ".m4a", ".mka", ".oga", ".ogg", ".opus", ".heic", ".heif", ".avif", ".cr3",
 })

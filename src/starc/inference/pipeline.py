@@ -31,7 +31,7 @@ from starc.files.atomic import replacing
 from starc.inference.predict import Prediction, VideoInputs, frame_plan, predict
 from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder, load_image_encoder
-from starc.media.features import FrameFeatures, extract
+from starc.media.features import FrameFeatures, Stopped, extract
 from starc.media.speech import Engine, Transcript, read_transcript, transcribe
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
@@ -185,6 +185,8 @@ class Captioner:
         if chosen.transcript is not None:
             return read_transcript(chosen.transcript, video=video.stem)
         with self._listening:
+            if stop is not None and stop.is_set():
+                raise Stopped(str(video))
             return transcribe(
                 video,
                 engine=chosen.engine,
@@ -192,7 +194,6 @@ class Captioner:
                 model=chosen.whisper_model,
                 cache=self._folder("speech"),
                 limits=chosen.limits,
-                stop=stop,
             )
 
     def caption(
@@ -298,7 +299,7 @@ class Captioner:
         }
 
     def _folder(self, kind: str) -> Path:
-        return cache.folder(kind) if self.options.cache is None else self.options.cache / kind
+        return (self.options.cache or cache.cache_folder()) / kind
 
 
 def load(
@@ -314,7 +315,9 @@ def _read_features(entry: Path) -> FrameFeatures | None:
     try:
         kept = safetensors.load(entry.read_bytes())
         facts = kept["facts"].tolist()
-        return FrameFeatures(kept["features"], kept["times"], facts[0], int(facts[1]))
+        return FrameFeatures(
+            kept["features"], kept["times"], duration=facts[0], frames=int(facts[1])
+        )
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
         return None
 

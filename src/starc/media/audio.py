@@ -1,4 +1,4 @@
-"""From a media file to the samples a speech recogniser wants: 16 kHz, one channel, float32.
+"""From an open media file to the samples of a speech recogniser: 16 kHz, one channel, float32.
 
 The sound comes in windows with true start times, cut where it is quiet, so that files of any
 length take the same memory and a gap in the sound does not shift what follows.
@@ -18,18 +18,12 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer
 from numpy.typing import NDArray
 
-from starc.media.container import (
-    MICROSECONDS,
-    Deadline,
-    MediaLimits,
-    ignore_other_streams,
-    open_container,
-)
+from starc.media.container import MICROSECONDS, Deadline, MediaLimits, ignore_other_streams
 
 log = logging.getLogger("starc")
 
 RATE = 16_000
-HUSH = RATE // 5
+PAUSE = RATE // 5
 """Samples of the pause that is looked for when a window must end."""
 GAP = 0.2
 """Seconds without sound after which a new window begins."""
@@ -43,38 +37,35 @@ class Window:
     samples: NDArray[np.float32]
 
 
-def has_sound(path: Path, *, limits: MediaLimits | None = None) -> bool:
-    """Whether there is an audio stream at all."""
-    with open_container(path, limits) as container:
-        return bool(container.streams.audio)
-
-
 def windows(
-    path: Path, *, seconds: float, language: str | None = None, limits: MediaLimits | None = None
+    container: InputContainer,
+    path: Path,
+    *,
+    seconds: float,
+    language: str | None = None,
+    limits: MediaLimits | None = None,
 ) -> Iterator[Window]:
-    """The sound of a file, in windows of at most `seconds`; nothing for a file without sound.
+    """The sound of an open file, in windows of at most `seconds`; nothing where there is none.
 
     Damaged packets are left out; when reading ends early, what was heard so far is given.
     """
-    limits = limits or MediaLimits()
+    stream = _audio_stream(container, language)
+    if stream is None:
+        return
     longest = round(seconds * RATE)
-    with open_container(path, limits) as container:
-        stream = _audio_stream(container, language)
-        if stream is None:
-            return
-        start, held = 0.0, np.empty(0, np.float32)
-        for time, samples in _blocks(path, container, stream, limits):
-            if abs(time - start - len(held) / RATE) > GAP:
-                if len(held):
-                    yield Window(start, held)
-                start, held = time, np.empty(0, np.float32)
-            held = np.concatenate([held, samples])
-            while len(held) >= longest:
-                cut = _quiet_place(held[:longest])
-                yield Window(start, held[:cut])
-                start, held = start + cut / RATE, held[cut:]
-        if len(held):
-            yield Window(start, held)
+    start, held = 0.0, np.empty(0, np.float32)
+    for time, samples in _blocks(container, stream, Deadline(path, limits or MediaLimits())):
+        if abs(time - start - len(held) / RATE) > GAP:
+            if len(held):
+                yield Window(start, held)
+            start, held = time, np.empty(0, np.float32)
+        held = np.concatenate([held, samples])
+        while len(held) >= longest:
+            cut = _quiet_place(held[:longest])
+            yield Window(start, held[:cut])
+            start, held = start + cut / RATE, held[cut:]
+    if len(held):
+        yield Window(start, held)
 
 
 def _audio_stream(container: InputContainer, language: str | None) -> AudioStream | None:
@@ -87,13 +78,13 @@ def _audio_stream(container: InputContainer, language: str | None) -> AudioStrea
 
 
 def _blocks(
-    path: Path, container: InputContainer, stream: AudioStream, limits: MediaLimits
+    container: InputContainer, stream: AudioStream, deadline: Deadline
 ) -> Iterator[tuple[float, NDArray[np.float32]]]:
     """About a second of samples at a time, with the time of the first."""
     origin = (container.start_time or 0) / MICROSECONDS
     resampler = av.AudioResampler("flt", "mono", RATE)
     time, parts, length = 0.0, list[NDArray[np.float32]](), 0
-    for frame in _decoded(path, container, stream, limits):
+    for frame in _decoded(container, stream, deadline):
         now = time + length / RATE if frame.time is None else frame.time - origin
         if parts and (length >= RATE or abs(now - time - length / RATE) > GAP):
             yield time, np.concatenate(parts)
@@ -110,11 +101,10 @@ def _blocks(
 
 
 def _decoded(
-    path: Path, container: InputContainer, stream: AudioStream, limits: MediaLimits
+    container: InputContainer, stream: AudioStream, deadline: Deadline
 ) -> Iterator[AudioFrame]:
     ignore_other_streams(container, stream)
-    deadline, broken = Deadline(path, limits), 0
-    packets = container.demux(stream)
+    packets, broken = container.demux(stream), 0
     while True:
         deadline.check()
         try:
@@ -133,13 +123,13 @@ def _decoded(
             break
         yield from frames
     if broken:
-        log.warning("%s: left out %d damaged pieces of its sound", path, broken)
+        log.warning("%s: left out %d damaged pieces of its sound", deadline.path, broken)
 
 
 def _quiet_place(samples: NDArray[np.float32]) -> int:
     """Where to end a window: the middle of the quietest pause in its last quarter."""
     first = len(samples) * 3 // 4
     power = np.cumsum(np.square(samples[first:], dtype=np.float64))
-    if len(power) <= HUSH:
+    if len(power) <= PAUSE:
         return len(samples)
-    return first + int(np.argmin(power[HUSH:] - power[:-HUSH])) + HUSH // 2
+    return first + int(np.argmin(power[PAUSE:] - power[:-PAUSE])) + PAUSE // 2

@@ -1,10 +1,11 @@
-"""Feature files: what `starc features` writes and training reads.
+"""Frame features of videos, and the files that hold them.
 
-Four forms hold {video: features [n, D]}: a folder of .npy (or .mp4.npy), a .safetensors file, a
-.pth dictionary as published, and HDF5. Ours carry their provenance (encoder, sampling rule,
-version) so that training and inference cannot part company unnoticed; `verify` compares a file
-with a fresh extraction. Nothing in a file is trusted: wrong shapes and NaN are errors, pickles
-are read as weights only.
+`extract` makes them, for captioning and for training alike. Four forms hold {video: features
+[n, D]}: a folder of .npy (or .mp4.npy), a .safetensors file, a .pth dictionary as published, and
+HDF5. Ours also carry the times of the frames and their provenance (encoder, sampling rule,
+version), so that training and inference cannot part company unnoticed; `verify` compares a file
+with a fresh extraction. Nothing in a file is trusted: wrong shapes and NaN are errors, pickles are
+read as weights only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import json
+import os
 import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,22 +29,34 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from starc.errors import MissingExtra, VideoError
+from starc.files.annotations import VIDEO_ENDINGS
 from starc.files.atomic import replacing_path
-from starc.media.container import MediaLimits, probe
+from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder
-from starc.media.video import count_frames, sample_frames
+from starc.media.video import open_video
 from starc.types import Frame
 
+FPS = 1.0
+"""Frames per second; `choose` picks among these."""
 RULE = "ffmpeg fps filter, shorter side to size, bicubic, centre crop"
 TIMES = ".times"
-"""In our safetensors files, `video.times` holds the seconds of the frames of `video`."""
+"""`video.times` holds the seconds of the frames of `video`."""
 PROVENANCE = "provenance.json"
-VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov")
+TORCH = (".pth", ".pt")
 HDF5 = (".h5", ".hdf5")
+UNREADABLE = (
+    OSError,
+    ValueError,
+    TypeError,
+    RuntimeError,
+    EOFError,
+    SafetensorError,
+    pickle.UnpicklingError,
+)
 
 
 class Stopped(Exception):
-    """Somebody asked to stop."""
+    """The caller has ended the extraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +67,9 @@ class FrameFeatures:
     times_T: Tensor
     """Seconds of each frame; float64."""
     duration: float = 0.0
+    """Seconds of the video: as its header states, unless its pictures tell otherwise."""
     frames: int = 0
+    """Frames that the video has at 1 FPS, chosen or not."""
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Encoder, sampling rule and version that made them."""
 
@@ -62,58 +78,71 @@ def extract(
     video: Path,
     encoder: ImageEncoder,
     *,
-    fps: float = 1.0,
     choose: Callable[[int], Sequence[int]] | None = None,
     limits: MediaLimits | None = None,
     stop: threading.Event | None = None,
 ) -> FrameFeatures:
-    """Features of a video's frames; `choose` picks from their number which ones are decoded."""
-    count = count_frames(video, fps=fps, limits=limits)
-    indices = choose(count) if choose else None
-    stated = probe(video, limits=limits).duration
-    duration = stated if abs(stated - count / fps) <= 1.5 / fps else count / fps
+    """Features of the frames of a video at 1 FPS.
+
+    `choose(count)` gives the indices, ascending, of the frames to use, and no others are decoded;
+    None takes all. `stop` ends it from another thread with `Stopped`.
+    """
     times: list[float] = []
+    with open_video(video, limits) as opened:
+        stated = opened.info.duration
+        count = opened.count(FPS) if choose else 0
+        indices = choose(count) if choose else None
 
-    def noted() -> Iterator[Frame]:
-        for frame in sample_frames(
-            video, fps=fps, size=encoder.size, indices=indices, limits=limits
-        ):
-            if stop is not None and stop.is_set():
-                raise Stopped(str(video))
-            times.append(frame.time)
-            yield frame
+        def watched() -> Iterator[Frame]:
+            for frame in opened.frames(FPS, encoder.size, indices):
+                if stop is not None and stop.is_set():
+                    raise Stopped(str(video))
+                times.append(frame.time)
+                yield frame
 
-    features_TD = encoder.encode(noted()).detach().float().cpu()
-    provenance = {
-        "encoder": encoder.name,
-        "width": str(encoder.width),
-        "fps": f"{fps:g}",
-        "size": str(encoder.size),
-        "rule": RULE,
-        "frames": "all" if choose is None else "chosen",
-        "starc": _version(),
-    }
+        features_TD = encoder.encode(watched()).detach().float().cpu()
+    count = count if choose else len(times)
+    # A download that broke off states its whole length; times would be stretched over it.
+    shown = count / FPS
     return FrameFeatures(
-        features_TD, torch.tensor(times, dtype=torch.float64), duration, count, provenance
+        features_TD,
+        torch.tensor(times, dtype=torch.float64),
+        duration=stated if abs(stated - shown) <= 1.5 / FPS else shown,
+        frames=count,
+        provenance={
+            "encoder": encoder.name,
+            "width": str(encoder.width),
+            "fps": f"{FPS:g}",
+            "size": str(encoder.size),
+            "rule": RULE,
+            "frames": "chosen" if choose else "all",
+            "starc": _version(),
+        },
     )
 
 
-def verify(
-    path: Path, video: Path, encoder: ImageEncoder, *, name: str | None = None, fps: float = 1.0
-) -> float:
+def verify(path: Path, video: Path, encoder: ImageEncoder, *, name: str | None = None) -> float:
     """The largest difference between the features of a video in a file and a fresh extraction.
 
-    `name` is the video's in the file, else that of `video` itself.
+    `name` is the video's in the file, else that of `video` itself. Where the file holds chosen
+    frames, their times say which.
     """
     with FeatureStore.open(path) as store:
-        stored_TD = store[name or Path(video).stem]
-    fresh_TD = extract(video, encoder, fps=fps).features_TD
-    if stored_TD.shape != fresh_TD.shape:
+        name = name or Path(video).stem
+        stored_TD, times_T = store[name], store.times(name)
+        chosen = store.provenance.get("frames") == "chosen"
+    indices = (times_T * FPS).floor().int().tolist()
+    fresh = extract(
+        video,
+        encoder,
+        choose=(lambda count: [n for n in indices if n < count]) if chosen else None,
+    )
+    if stored_TD.shape != fresh.features_TD.shape:
         raise VideoError(
             f"{path}: features of {Path(video).name} are {list(stored_TD.shape)}, fresh ones "
-            f"{list(fresh_TD.shape)}; another video, rate or encoder"
+            f"{list(fresh.features_TD.shape)}; another video, rate or encoder"
         )
-    return float((stored_TD - fresh_TD).abs().max())
+    return float((stored_TD - fresh.features_TD).abs().max())
 
 
 def save_features(path: Path, videos: Mapping[str, FrameFeatures]) -> None:
@@ -123,66 +152,61 @@ def save_features(path: Path, videos: Mapping[str, FrameFeatures]) -> None:
     """
     path = Path(path)
     provenance = _common_provenance(videos)
+    features = {name: video.features_TD.contiguous() for name, video in videos.items()}
+    times = {name + TIMES: video.times_T.contiguous() for name, video in videos.items()}
     if path.suffix == ".safetensors":
-        tensors = {}
-        for name, one in videos.items():
-            tensors[name] = one.features_TD.contiguous()
-            tensors[name + TIMES] = one.times_T.contiguous()
         with _replacing(path) as target:
-            save_file(tensors, target, metadata={"provenance": json.dumps(provenance)})
-    elif path.suffix in {".pth", ".pt"}:
+            metadata = {"provenance": json.dumps(provenance)}
+            save_file({**features, **times}, target, metadata=metadata)
+    elif path.suffix in TORCH:
         with _replacing(path) as target:
-            torch.save({name: one.features_TD for name, one in videos.items()}, target)
-        _write_json(path.with_name(path.name + ".json"), provenance)
+            torch.save(features, target)
+        rows = {name: times_T.tolist() for name, times_T in times.items()}
+        _write_json(path.with_name(path.name + ".json"), {**provenance, "times": rows})
     elif path.suffix in HDF5:
         with _replacing(path) as target, _h5py().File(target, "w") as file:
             file.attrs["provenance"] = json.dumps(provenance)
-            for name, one in videos.items():
-                file.create_dataset(name, data=one.features_TD.numpy())
+            for name, tensor in {**features, **times}.items():
+                file.create_dataset(name, data=tensor.numpy())
     elif not path.suffix or path.is_dir():
-        _save_folder(path, videos, provenance)
+        path.mkdir(parents=True, exist_ok=True)
+        before = _read_json(path / PROVENANCE)
+        if before and before != provenance:
+            raise VideoError(
+                f"{path}: holds features made otherwise ({_difference(before, provenance)}); "
+                "use another folder"
+            )
+        _write_json(path / PROVENANCE, provenance)
+        for name, tensor in {**times, **features}.items():
+            with _replacing(path / f"{name}.npy") as target, target.open("wb") as file:
+                np.save(file, tensor.numpy(), allow_pickle=False)
     else:
-        raise VideoError(
-            f"{path}: unknown form of features ({path.suffix}); "
-            "use .safetensors, .pth, .h5 or a folder"
-        )
-
-
-def _save_folder(
-    path: Path, videos: Mapping[str, FrameFeatures], provenance: Mapping[str, str]
-) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    before = _read_json(path / PROVENANCE)
-    if before and before != dict(provenance):
-        raise VideoError(
-            f"{path}: holds features made otherwise ({_difference(before, provenance)}); "
-            "use another folder"
-        )
-    _write_json(path / PROVENANCE, provenance)
-    for name, one in videos.items():
-        with _replacing(path / f"{name}.npy") as target, target.open("wb") as file:
-            np.save(file, one.features_TD.numpy(), allow_pickle=False)
+        raise _unknown_form(path)
 
 
 class FeatureStore(Mapping[str, Tensor]):
     """Features by video: `store[video]` is a checked float32 tensor [n, D].
 
-    A video is also found with or without the prefix "v_" that some annotations add.
+    A video is also known with or without the prefix "v_" that some annotations add.
     """
 
     def __init__(
         self,
         path: Path,
-        names: Mapping[str, Any],
+        entries: Mapping[str, Any],
         read: Callable[[Any], Tensor],
         provenance: Mapping[str, str],
         close: Callable[[], None] = lambda: None,
     ) -> None:
-        self.path, self._names, self._read = path, dict(names), read
+        self.path, self._entries, self._read = path, entries, read
         self.provenance, self.close = dict(provenance), close
-        self.width: int | None = None
-        if "width" in self.provenance:
-            self.width = int(self.provenance["width"])
+        self.ids = tuple(
+            name
+            for name in entries
+            if not (name.endswith(TIMES) and name.removesuffix(TIMES) in entries)
+        )
+        self._names = frozenset(self.ids)
+        self.width = int(self.provenance["width"]) if "width" in self.provenance else None
 
     @classmethod
     def open(cls, path: Path, *, width: int | None = None) -> FeatureStore:
@@ -195,58 +219,33 @@ class FeatureStore(Mapping[str, Tensor]):
                 store = _open_folder(path)
             elif path.suffix == ".safetensors":
                 store = _open_safetensors(path)
-            elif path.suffix in {".pth", ".pt"}:
+            elif path.suffix in TORCH:
                 store = _open_pth(path)
             elif path.suffix in HDF5:
                 store = _open_hdf5(path)
             else:
-                raise VideoError(
-                    f"{path}: unknown form of features ({path.suffix or 'no suffix'}); "
-                    "use .safetensors, .pth, .h5 or a folder of .npy"
-                )
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-            SafetensorError,
-            pickle.UnpicklingError,
-        ) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise VideoError(f"{path}: not a feature file ({reason}); write it again") from error
-        if not len(store):
+                raise _unknown_form(path)
+        except UNREADABLE as error:
+            raise VideoError(f"{path}: not a feature file ({_short(error)}); write it again") from (
+                error
+            )
+        if not store.ids:
             raise VideoError(f"{path}: no features in it; make them with starc features")
         store.width = width or store.width
         return store
 
-    def times(self, video: str) -> Tensor:
-        """Seconds of a video's frames."""
-        return torch.arange(len(self[video]), dtype=torch.float64)
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        return tuple(self._names)
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self.ids)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.ids)
 
     def __contains__(self, video: object) -> bool:
         return isinstance(video, str) and self._find(video) is not None
 
     def __getitem__(self, video: str) -> Tensor:
-        found = self._find(video)
-        if found is None:
-            raise VideoError(
-                f"{self.path}: no features of {video!r} among {len(self)} videos; extract them"
-            )
-        where = f"{self.path}: {found}"
-        try:
-            features_TD = self._read(self._names[found])
-        except (OSError, ValueError, RuntimeError, EOFError, SafetensorError) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise VideoError(f"{where}: cannot be read ({reason}); extract it again") from error
+        name = self._name(video)
+        where, features_TD = f"{self.path}: {name}", self._tensor(name)
         if features_TD.ndim != 2 or not len(features_TD):
             raise VideoError(
                 f"{where}: not frames by width (found {list(features_TD.shape)}); extract it again"
@@ -262,60 +261,106 @@ class FeatureStore(Mapping[str, Tensor]):
             raise VideoError(f"{where}: features that are no numbers (NaN or infinite)")
         return features_TD
 
+    def times(self, video: str) -> Tensor:
+        """Seconds of the frames of a video, [n] float64; k / fps where the file holds none."""
+        name, count = self._name(video), len(self[video])
+        if name + TIMES not in self._entries:
+            fps = float(self.provenance.get("fps", FPS))
+            return torch.arange(count, dtype=torch.float64) / fps
+        times_T = self._tensor(name + TIMES).to(torch.float64)
+        if times_T.shape != (count,) or not torch.isfinite(times_T).all():
+            raise VideoError(
+                f"{self.path}: {name}: not a time per frame (found {list(times_T.shape)} for "
+                f"{count} frames); extract it again"
+            )
+        return times_T
+
     def __enter__(self) -> FeatureStore:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _tensor(self, name: str) -> Tensor:
+        try:
+            return self._read(self._entries[name])
+        except UNREADABLE as error:
+            raise VideoError(
+                f"{self.path}: {name}: cannot be read ({_short(error)}); extract it again"
+            ) from error
+
+    def _name(self, video: str) -> str:
+        name = self._find(video)
+        if name is None:
+            raise VideoError(
+                f"{self.path}: no features of {video!r} among {len(self)} videos; extract them"
+            )
+        return name
+
     def _find(self, video: str) -> str | None:
-        for name in (video, f"v_{video}", video.removeprefix("v_")):
-            if name in self._names:
-                return name
-        return None
+        names = (video, f"v_{video}", video.removeprefix("v_"))
+        return next((name for name in names if name in self._names), None)
 
 
 def _open_folder(path: Path) -> FeatureStore:
-    names = {}
+    entries = {}
     for file in sorted(path.glob("*.npy")):
-        name = file.name.removesuffix(".npy")
-        suffix = next((ending for ending in VIDEO_SUFFIXES if name.endswith(ending)), "")
-        names[name.removesuffix(suffix)] = file
+        name, times = file.name.removesuffix(".npy"), ""
+        if name.endswith(TIMES):
+            name, times = name.removesuffix(TIMES), TIMES
+        stem, ending = os.path.splitext(name)
+        entries[(stem if ending.lower() in VIDEO_ENDINGS else name) + times] = file
 
     def read(file: Path) -> Tensor:
         return torch.from_numpy(np.load(file, allow_pickle=False))
 
-    return FeatureStore(path, names, read, _read_json(path / PROVENANCE))
+    return FeatureStore(path, entries, read, _read_json(path / PROVENANCE))
 
 
 def _open_safetensors(path: Path) -> FeatureStore:
     file: Any = safe_open(path, framework="pt")
-    keys = set(file.keys())
-    names = {key: key for key in sorted(keys) if key.removesuffix(TIMES) not in keys - {key}}
     metadata = file.metadata() or {}
-    return FeatureStore(path, names, file.get_tensor, json.loads(metadata.get("provenance", "{}")))
+    provenance = json.loads(metadata.get("provenance", "{}"))
+    return FeatureStore(
+        path, {key: key for key in sorted(file.keys())}, file.get_tensor, provenance
+    )
 
 
 def _open_pth(path: Path) -> FeatureStore:
-    found = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in found.items()
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"PK"
+    entries = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    if not isinstance(entries, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in entries.items()
     ):
         raise ValueError("expected a dictionary of tensors")
-    return FeatureStore(path, found, lambda value: value, _read_json(Path(f"{path}.json")))
+    provenance = _read_json(Path(f"{path}.json"))
+    times = dict(provenance.pop("times", {}))
+    entries |= {name: torch.tensor(row, dtype=torch.float64) for name, row in times.items()}
+    return FeatureStore(path, entries, lambda value: value, provenance)
 
 
 def _open_hdf5(path: Path) -> FeatureStore:
     h5py = _h5py()
     file = h5py.File(path, "r")
-    names = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
     return FeatureStore(
         path,
-        names,
+        {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)},
         lambda item: torch.from_numpy(np.asarray(item[()])),
         json.loads(file.attrs.get("provenance", "{}")),
         file.close,
     )
+
+
+def _unknown_form(path: Path) -> VideoError:
+    return VideoError(
+        f"{path}: unknown form of features ({path.suffix or 'no suffix'}); "
+        "use .safetensors, .pth, .h5 or a folder of .npy"
+    )
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:160]
 
 
 def _h5py() -> Any:
@@ -325,20 +370,15 @@ def _h5py() -> Any:
         raise MissingExtra("h5py", "hdf5") from None
 
 
-def _is_zip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"PK"
-
-
 def _common_provenance(videos: Mapping[str, FrameFeatures]) -> dict[str, str]:
     for name in videos:
         if not name or "/" in name or "\0" in name or name in {".", ".."}:
             raise ValueError(f"a video's name must do as a file name, got {name!r}")
-    found = [dict(one.provenance) for one in videos.values()]
-    for other in found[1:]:
-        if other != found[0]:
-            raise ValueError(f"one file, one way of making it: {_difference(found[0], other)}")
-    return found[0] if found else {}
+    first, *others = [dict(video.provenance) for video in videos.values()] or [{}]
+    for other in others:
+        if other != first:
+            raise ValueError(f"one file, one way of making it: {_difference(first, other)}")
+    return first
 
 
 def _difference(a: Mapping[str, str], b: Mapping[str, str]) -> str:
@@ -359,12 +399,12 @@ def _replacing(path: Path) -> Iterator[Path]:
         ) from error
 
 
-def _write_json(path: Path, value: Mapping[str, str]) -> None:
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     with _replacing(path) as target:
-        target.write_text(json.dumps(dict(value), indent=1) + "\n")
+        target.write_text(json.dumps(value, indent=1) + "\n")
 
 
-def _read_json(path: Path) -> dict[str, str]:
+def _read_json(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 

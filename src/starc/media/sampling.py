@@ -1,14 +1,14 @@
 """Which pictures of a video are sampled, worked out from timestamps before anything is decoded.
 
 `on_ticks` is the rule of ffmpeg's `fps` filter. `read` collects the timestamps of all packets,
-`make` applies the rule to them and finds, for each wanted picture, the key frame from which it
-can be decoded: a list of runs of packets. Everything between two runs need not be decoded.
+`schedule` applies the rule to them and finds, for each wanted picture, the key frame from which
+it can be decoded: a list of runs of packets. Everything between two runs need not be decoded.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
@@ -21,8 +21,12 @@ from numpy.typing import NDArray
 
 INDEXED_FORMATS = frozenset({"mp4", "matroska"})
 """Containers that carry exact timestamps and can seek."""
-PLANNED_CODECS = frozenset({"h264", "hevc", "vp9", "av1", "libdav1d"})
+INDEXED_CODECS = frozenset({"h264", "hevc", "vp9", "av1", "libdav1d"})
 """Codecs where one packet is one picture and decoding may begin at any key frame."""
+SEEKABLE_FORMATS = INDEXED_FORMATS | {"avi"}
+"""Containers in which seeking back leads to the very first packet."""
+UNORDERED_CODECS = frozenset({"vp8", "mjpeg", "png", "ffv1"})
+"""Codecs whose decoders keep nothing of the order of pictures, so that emptied they are as new."""
 WORTH_STOPPING = 12
 """Packets; over a shorter gap decoding goes on, since emptying the decoder costs more."""
 
@@ -35,27 +39,18 @@ class Shown(NamedTuple):
     frame: VideoFrame | None = None
 
 
-class Run(NamedTuple):
-    """Packets [first, stop) in decoding order, of which the first is a key frame."""
-
-    first: int
-    stop: int
-    pts: int
-    dts: int
-
-
 @dataclass(frozen=True, slots=True)
 class Packets:
-    """What the packets of a stream say, in decoding order; times count from `origin`."""
+    """Timestamps of the packets of a stream, in decoding order."""
 
     start: NDArray[np.int64]
+    """When the picture is shown, counted from the `origin` of the file."""
     dts: NDArray[np.int64]
     key: NDArray[np.bool_]
     hidden: NDArray[np.bool_]
     """Decoded but not shown (before the first edit of an mp4)."""
     end: int
     """When the picture shown last ends."""
-    origin: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,8 @@ class Schedule:
     """Sampled pictures in the whole video, wanted or not."""
     wanted: list[tuple[int, Shown]]
     """Tick and picture, in order; one picture may serve several ticks."""
-    runs: list[Run]
+    runs: list[tuple[int, int]]
+    """Packets [first, stop) to decode, of which the first is a key frame."""
 
 
 def nearest(x: int, rate: Fraction) -> int:
@@ -98,16 +94,23 @@ def on_ticks(shown: Iterable[Shown], rate: Fraction) -> Iterator[tuple[int, Show
         yield from ((tick, held) for tick in range(upcoming, end))
 
 
+def is_rewindable(stream: VideoStream) -> bool:
+    """Whether the first packet can be sought and decoded as in a file just opened."""
+    context = stream.codec_context
+    unused = not context.is_open or context.name in UNORDERED_CODECS
+    return unused and not SEEKABLE_FORMATS.isdisjoint(stream.container.format.name.split(","))
+
+
 def read(
-    stream: VideoStream, packets: Iterable[Packet[VideoStream]], origin: int
+    stream: VideoStream, packets: Callable[[], Iterable[Packet[VideoStream]]], origin: int
 ) -> Packets | None:
-    """Timestamps of all packets; None when they are no sound basis for a plan."""
+    """Timestamps of all packets; None when no schedule can be based on them."""
     formats = stream.container.format.name.split(",")
-    if INDEXED_FORMATS.isdisjoint(formats) or stream.codec_context.name not in PLANNED_CODECS:
+    if INDEXED_FORMATS.isdisjoint(formats) or stream.codec_context.name not in INDEXED_CODECS:
         return None
     start, dts, key, hidden = array("q"), array("q"), bytearray(), bytearray()
     last = end = -1
-    for packet in packets:
+    for packet in packets():
         if packet.pts is None or packet.is_corrupt or not packet.duration:
             return None
         start.append(packet.pts - origin)
@@ -116,21 +119,20 @@ def read(
         hidden.append(packet.is_discard)
         if start[-1] > last and not packet.is_discard:
             last, end = start[-1], start[-1] + packet.duration
-    found = Packets(
+    # Without a key frame in front, or with two pictures at one time, packets cannot be told apart.
+    if not start or not key[0] or len(np.unique(start)) < len(start) or all(hidden):
+        return None
+    return Packets(
         np.array(start, dtype=np.int64),
         np.array(dts, dtype=np.int64),
         np.array(key, dtype=bool),
         np.array(hidden, dtype=bool),
         end,
-        origin,
     )
-    # Without a key frame in front, or with two pictures at one time, packets cannot be told apart.
-    sound = len(start) > 0 and found.key[0] and len(np.unique(found.start)) == len(start)
-    return found if sound and not found.hidden.all() else None
 
 
-def make(packets: Packets, rate: Fraction, indices: Sequence[int] | None) -> Schedule:
-    """Apply `on_ticks` to the packets and plan the decoding of frames `indices` (None: all)."""
+def schedule(packets: Packets, rate: Fraction, indices: Sequence[int] | None) -> Schedule:
+    """Apply `on_ticks` to the packets for the frames `indices` (None: all)."""
     order = np.argsort(packets.start)
     order = order[~packets.hidden[order]]
     start = packets.start[order]
@@ -152,19 +154,18 @@ def check_indices(indices: Sequence[int], count: int) -> None:
         raise ValueError(f"indices must be among the {count} frames of the video")
 
 
-def _runs(packets: Packets, positions: NDArray[np.int64]) -> list[Run]:
+def _runs(packets: Packets, positions: NDArray[np.int64]) -> list[tuple[int, int]]:
     """The shortest runs from key frames that hold all positions; near ones are joined."""
     keys = np.flatnonzero(packets.key)
-    runs: list[Run] = []
+    runs: list[tuple[int, int]] = []
     for position in np.unique(positions).tolist():
         k = int(np.searchsorted(keys, position, side="right")) - 1
         # A picture shown before its key frame leans on the run before (an open group of pictures).
         while k > 0 and packets.start[keys[k]] > packets.start[position]:
             k -= 1
         first = int(keys[k])
-        if runs and first <= runs[-1].stop + WORTH_STOPPING:
-            runs[-1] = runs[-1]._replace(stop=max(runs[-1].stop, position + 1))
+        if runs and first <= runs[-1][1] + WORTH_STOPPING:
+            runs[-1] = runs[-1][0], max(runs[-1][1], position + 1)
         else:
-            pts = int(packets.start[first]) + packets.origin
-            runs.append(Run(first, position + 1, pts, int(packets.dts[first])))
+            runs.append((first, position + 1))
     return runs

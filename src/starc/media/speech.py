@@ -9,21 +9,22 @@ are wrong.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
 import logging
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
-from starc.errors import MissingExtra, SpeechError
+from starc.errors import ConfigError, MissingExtra, SpeechError
 from starc.files import cache as caches
 from starc.media import audio, moonshine, subtitles
-from starc.media.container import MediaLimits
+from starc.media.container import MediaLimits, open_container
 from starc.types import Sentence
 
 log = logging.getLogger("starc")
@@ -45,12 +46,25 @@ class Transcript:
     """Such as "subtitles talk.srt", "moonshine-voice 0.1.0 tiny-en" or "none: no sound"."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Listener:
+Sound = Callable[[float], Iterator[audio.Window]]
+"""The sound of an open file in windows of at most so many seconds; to be asked for once."""
+
+
+class Recogniser(NamedTuple):
     """A recogniser that is installed; its model is loaded when it first listens."""
 
     name: str
-    listen: Callable[[Path, str | None, MediaLimits | None], Iterator[Sentence]]
+    listen: Callable[[Sound], Iterator[Sentence]]
+
+
+def parse_engine(text: str) -> tuple[Engine, str | None]:
+    """Engine and model of a text such as "auto", "whisper" or "whisper:small"."""
+    engine, colon, model = text.partition(":")
+    for known in get_args(Engine):
+        if engine == known and bool(model) == bool(colon) and (not model or known == "whisper"):
+            return known, model or None
+    names = ", ".join(get_args(Engine))
+    raise ConfigError(f"--speech {text}: no such engine; use one of {names}, whisper:MODEL")
 
 
 def transcribe(
@@ -61,7 +75,6 @@ def transcribe(
     model: str | None = None,
     cache: Path | None = None,
     limits: MediaLimits | None = None,
-    stop: threading.Event | None = None,
 ) -> Transcript:
     """The speech of a video.
 
@@ -73,31 +86,42 @@ def transcribe(
     path = Path(path)
     if engine not in get_args(Engine):
         raise ValueError(f"engine must be one of {', '.join(get_args(Engine))}, got {engine!r}")
-    if stop is not None and stop.is_set():
-        from starc.media.features import Stopped
-
-        raise Stopped(str(path))
     if engine == "none":
         return Transcript((), "none: not asked for")
-    if engine in {"auto", "subtitles"}:
-        found = _subtitles(path, language, limits, strict=engine == "subtitles")
-        if found is not None:
-            return found
-        if engine == "subtitles":
-            raise SpeechError(f"{path}: no subtitles beside or inside it; let it be transcribed")
-    if not audio.has_sound(path, limits=limits):
-        return Transcript((), "none: no sound")
-    if engine != "auto" or model is not None:
-        name = "whisper" if engine == "auto" else engine
-        return _cached(path, _LISTENERS[name](language, model), language, cache, limits)
-    reasons = []
-    for choose in _LISTENERS.values():
-        try:
-            return _cached(path, choose(language, None), language, cache, limits)
-        except (MissingExtra, SpeechError) as reason:
-            reasons.append(str(reason))
-    log.warning("%s: speech is left out (%s)", path, "; ".join(reasons))
-    return Transcript((), f"none: {reasons[-1]}")
+    with_subtitles = engine in {"auto", "subtitles"}
+    if with_subtitles:
+        transcript = _sidecar(path, language, strict=engine == "subtitles")
+        if transcript is not None:
+            return transcript
+    with ExitStack() as stack:
+        container = stack.enter_context(open_container(path, limits))
+        if with_subtitles:
+            sentences = subtitles.embedded_sentences(container, language=language)
+            if sentences:
+                return Transcript(tuple(sentences), "subtitles inside the file")
+            if engine == "subtitles":
+                raise SpeechError(f"{path}: no subtitles beside or inside it; use --speech auto")
+        if not container.streams.audio:
+            return Transcript((), "none: no sound")
+        if with_subtitles and subtitles.text_streams(container):
+            # Empty subtitles were read to the end of the file; sound is at its beginning.
+            stack.close()
+            container = stack.enter_context(open_container(path, limits))
+
+        def sound(seconds: float) -> Iterator[audio.Window]:
+            return audio.windows(container, path, seconds=seconds, language=language, limits=limits)
+
+        chosen = "whisper" if engine == "auto" and model is not None else engine
+        if chosen != "auto":
+            return _cached(path, _RECOGNISERS[chosen](language, model), language, cache, sound)
+        reasons = []
+        for choose in _RECOGNISERS.values():
+            try:
+                return _cached(path, choose(language, None), language, cache, sound)
+            except (MissingExtra, SpeechError) as reason:
+                reasons.append(str(reason))
+        log.warning("%s: speech is left out (%s)", path, "; ".join(reasons))
+        return Transcript((), f"none: {reasons[-1]}")
 
 
 def read_transcript(transcript: Path, *, video: str | None = None) -> Transcript:
@@ -106,68 +130,54 @@ def read_transcript(transcript: Path, *, video: str | None = None) -> Transcript
     return Transcript(tuple(sentences), f"handed in {Path(transcript).name}")
 
 
-def _subtitles(
-    path: Path, language: str | None, limits: MediaLimits | None, *, strict: bool
-) -> Transcript | None:
-    """Subtitles beside the file, else inside it; without `strict`, bad ones are passed over."""
+def _sidecar(path: Path, language: str | None, *, strict: bool) -> Transcript | None:
+    """Subtitles beside the file; without `strict`, bad ones are passed over."""
     sidecar = subtitles.find_sidecar(path, language=language)
-    if sidecar is not None:
-        try:
-            sentences = subtitles.read_sentences(sidecar)
-            if sentences or strict:
-                return Transcript(tuple(sentences), f"subtitles {sidecar.name}")
-        except SpeechError as error:
-            if strict:
-                raise
-            log.warning("%s", error)
-    sentences = subtitles.embedded_sentences(path, language=language, limits=limits)
-    return Transcript(tuple(sentences), "subtitles inside the file") if sentences else None
+    if sidecar is None:
+        return None
+    try:
+        sentences = subtitles.read_sentences(sidecar)
+    except SpeechError as error:
+        if strict:
+            raise
+        log.warning("%s", error)
+        return None
+    found = bool(sentences) or strict
+    return Transcript(tuple(sentences), f"subtitles {sidecar.name}") if found else None
 
 
 def _cached(
-    path: Path,
-    listener: _Listener,
-    language: str | None,
-    folder: Path | None,
-    limits: MediaLimits | None,
+    path: Path, recogniser: Recogniser, language: str | None, folder: Path | None, sound: Sound
 ) -> Transcript:
-    name = caches.key(caches.fingerprint(path), listener.name, language or "", TRANSCRIPT_VERSION)
-    entry = (folder or caches.folder("speech")) / f"{name}.json"
-    kept = _kept(caches.read(entry))
-    if kept is not None:
-        return kept
-    log.info("%s: listening with %s", path, listener.name)
-    sentences = tuple(listener.listen(path, language, limits))
+    name = caches.key(caches.fingerprint(path), recogniser.name, language or "", TRANSCRIPT_VERSION)
+    entry = (folder or caches.cache_folder("speech")) / f"{name}.json"
+    kept: Any = caches.read(entry)
+    with contextlib.suppress(TypeError, KeyError, ValueError):  # absent or damaged
+        sentences = tuple(Sentence(*row) for row in kept["sentences"])
+        return Transcript(sentences, kept["provenance"])
+    log.info("%s: listening with %s", path, recogniser.name)
+    sentences = tuple(recogniser.listen(sound))
     rows = [[said.start, said.end, said.text] for said in sentences]
-    caches.write(entry, {"provenance": listener.name, "sentences": rows})
-    return Transcript(sentences, listener.name)
+    caches.write(entry, {"provenance": recogniser.name, "sentences": rows})
+    return Transcript(sentences, recogniser.name)
 
 
-def _kept(value: Any) -> Transcript | None:
-    try:
-        return Transcript(tuple(Sentence(*row) for row in value["sentences"]), value["provenance"])
-    except (TypeError, KeyError, ValueError):
-        return None
-
-
-def _whisper(language: str | None, model: str | None) -> _Listener:
+def _whisper(language: str | None, model: str | None) -> Recogniser:
     _require("faster_whisper", "faster-whisper", "whisper")
     chosen = model or WHISPER_MODEL
 
-    def listen(path: Path, language: str | None, limits: MediaLimits | None) -> Iterator[Sentence]:
-        whisper = _whisper_model(chosen)
-        for window in audio.windows(
-            path, seconds=WHISPER_SECONDS, language=language, limits=limits
-        ):
+    def listen(sound: Sound) -> Iterator[Sentence]:
+        whisper, spoken = _whisper_model(chosen), language
+        for window in sound(WHISPER_SECONDS):
             segments, info = whisper.transcribe(
-                window.samples, language=language, vad_filter=True, condition_on_previous_text=False
+                window.samples, language=spoken, vad_filter=True, condition_on_previous_text=False
             )
             for part in segments:
                 yield from _said(window.start + part.start, window.start + part.end, part.text)
             # A language is heard once; short or silent windows would guess another.
-            language = language or (info.language if window.start == 0 else None)
+            spoken = spoken or (info.language if window.start == 0 else None)
 
-    return _Listener(f"faster-whisper {version('faster-whisper')} {chosen}", listen)
+    return Recogniser(f"faster-whisper {version('faster-whisper')} {chosen}", listen)
 
 
 @functools.lru_cache(maxsize=1)
@@ -182,7 +192,7 @@ def _whisper_model(model: str) -> Any:
         ) from error
 
 
-def _moonshine(language: str | None, model: str | None) -> _Listener:
+def _moonshine(language: str | None, model: str | None) -> Recogniser:
     _require("moonshine_voice", "moonshine-voice 0.1.0", "embedded")
     if model is not None:
         raise SpeechError(f"moonshine: has one model, not {model!r}; leave the model out")
@@ -191,13 +201,11 @@ def _moonshine(language: str | None, model: str | None) -> _Listener:
             f"moonshine: understands only English, not {language!r}; install faster-whisper"
         )
 
-    def listen(path: Path, language: str | None, limits: MediaLimits | None) -> Iterator[Sentence]:
+    def listen(sound: Sound) -> Iterator[Sentence]:
         heard, shifts = 0, [(0.0, 0.0)]
         try:
             with moonshine.Listener() as listener:
-                for window in audio.windows(
-                    path, seconds=MOONSHINE_SECONDS, language=language, limits=limits
-                ):
+                for window in sound(MOONSHINE_SECONDS):
                     # The recogniser counts the seconds it is given; gaps are ours to add.
                     shifts.append((heard / audio.RATE, window.start - heard / audio.RATE))
                     listener.hear(window.samples)
@@ -210,7 +218,7 @@ def _moonshine(language: str | None, model: str | None) -> _Listener:
                 f"moonshine: stopped ({error}); pip install moonshine-voice==0.1.0"
             ) from error
 
-    return _Listener(f"moonshine-voice {version('moonshine-voice')} {moonshine.MODEL}", listen)
+    return Recogniser(f"moonshine-voice {version('moonshine-voice')} {moonshine.MODEL}", listen)
 
 
 def _said(start: float, end: float, text: str) -> Iterator[Sentence]:
@@ -225,19 +233,7 @@ def _require(module: str, what: str, extra: str) -> None:
         raise MissingExtra(what, extra)
 
 
-_LISTENERS: dict[str, Callable[[str | None, str | None], _Listener]] = {
+_RECOGNISERS: dict[str, Callable[[str | None, str | None], Recogniser]] = {
     "whisper": _whisper,
     "moonshine": _moonshine,
 }
-
-
-def parse_engine(text: str) -> tuple[Engine, str | None]:
-    """Engine and Whisper model of a user's word."""
-    name, _, model = text.partition(":")
-    if name not in get_args(Engine):
-        from starc.errors import ConfigError
-
-        raise ConfigError(
-            f"--speech {text}: neither a file nor one of {', '.join(get_args(Engine))}"
-        )
-    return name, model or None  # type: ignore[return-value]

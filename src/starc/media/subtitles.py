@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import pickle
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,14 +25,17 @@ from av.subtitles.stream import SubtitleStream
 
 from starc.errors import SpeechError
 from starc.files import pickles
-from starc.media.container import MediaLimits, ignore_other_streams, open_container
+from starc.media.container import MICROSECONDS, ignore_other_streams
 from starc.types import Sentence
 
 SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 """Of side-car files, best first."""
-TEXT_STREAMS = frozenset({"mov_text", "subrip", "srt", "ass", "ssa", "webvtt", "text"})
+TEXT_CODECS = frozenset({"mov_text", "subrip", "srt", "ass", "ssa", "webvtt", "text"})
 """Embedded subtitles that are text; the others (DVD, Blu-ray) are pictures of text."""
+COLUMNS = ("start", "end", "text")
 MOST_BYTES = 2 * 2**30
+LONGEST = 1e12
+"""Seconds; a time beyond is no time."""
 SHORTEST = 0.1
 """Seconds given to a cue that ends where, or before, it starts."""
 TOUCHING = 0.05
@@ -106,24 +108,24 @@ def find_sidecar(video: Path, *, language: str | None = None) -> Path | None:
     return best[1] if best else None
 
 
-def embedded_sentences(
-    path: Path, *, language: str | None = None, limits: MediaLimits | None = None
-) -> list[Sentence]:
-    """The sentences of a video's own subtitle stream; [] when it has none made of text."""
-    with open_container(Path(path), limits) as container:
-        streams = [
-            stream
-            for stream in container.streams.subtitles
-            if stream.codec_context and stream.codec_context.name in TEXT_STREAMS
-        ]
-        if not streams:
-            return []
+def text_streams(container: InputContainer) -> list[SubtitleStream]:
+    """The subtitle streams inside a file that are text."""
+    return [
+        stream
+        for stream in container.streams.subtitles
+        if stream.codec_context and stream.codec_context.name in TEXT_CODECS
+    ]
 
-        def rank(stream: SubtitleStream) -> tuple[bool, bool, int]:
-            other = language is not None and (stream.language or "")[:2] != language[:2]
-            return other, not stream.disposition & Disposition.default, stream.index
 
-        return said_once(_stream_cues(container, min(streams, key=rank)))
+def embedded_sentences(container: InputContainer, *, language: str | None = None) -> list[Sentence]:
+    """The sentences of a file's own subtitle stream, which is read to its end; [] without one."""
+
+    def rank(stream: SubtitleStream) -> tuple[bool, bool, int]:
+        other = language is not None and (stream.language or "")[:2] != language[:2]
+        return other, not stream.disposition & Disposition.default, stream.index
+
+    streams = sorted(text_streams(container), key=rank)
+    return said_once(_stream_cues(container, streams[0])) if streams else []
 
 
 def said_once(cues: Iterable[Cue]) -> list[Sentence]:
@@ -136,10 +138,10 @@ def said_once(cues: Iterable[Cue]) -> list[Sentence]:
     sentences: list[Sentence] = []
     end_before, lines_before = -1.0, tuple[str, ...]()
     for cue in sorted(cues, key=lambda cue: cue[:2]):
-        lines = tuple(filter(None, map(plain, cue.lines)))
+        lines = tuple(filter(None, map(without_markup, cue.lines)))
         if not lines:
             continue
-        start, end = _span(cue)
+        start, end = _span(cue.start, cue.end)
         touching = start - end_before <= TOUCHING
         repeated = next(
             (n for n in range(len(lines), 0, -1) if touching and lines_before[-n:] == lines[:n]), 0
@@ -153,12 +155,12 @@ def said_once(cues: Iterable[Cue]) -> list[Sentence]:
     return sentences
 
 
-def _span(cue: Cue) -> tuple[float, float]:
-    start = max(cue.start, 0.0)
-    return start, cue.end if cue.end > start else start + SHORTEST
+def _span(start: float, end: float) -> tuple[float, float]:
+    start = max(start, 0.0)
+    return start, end if end > start else start + SHORTEST
 
 
-def plain(line: str) -> str:
+def without_markup(line: str) -> str:
     """A line without tags, overrides, entities and invisible characters."""
     line = html.unescape(_TAG.sub("", line)).replace("\\h", " ")
     return " ".join(_INVISIBLE.sub("", line).split())
@@ -167,7 +169,7 @@ def plain(line: str) -> str:
 def _timed_blocks(text: str) -> Iterator[Cue]:
     """Cues of SRT and VTT: every timing line, with the text up to a blank line or the next cue."""
     lines = text.splitlines()
-    timings = {at: found for at, line in enumerate(lines) if (found := _TIMING.match(line))}
+    timings = {at: match for at, line in enumerate(lines) if (match := _TIMING.match(line))}
     for at, following in pairwise([*timings, len(lines) + 1]):
         body = [*lines[at + 1 : following], ""]
         groups = timings[at].groups()
@@ -199,7 +201,7 @@ def _by_pysubs2(path: Path, text: str) -> list[Cue]:
 
 def _stream_cues(container: InputContainer, stream: SubtitleStream) -> Iterator[Cue]:
     ignore_other_streams(container, stream)
-    origin = (container.start_time or 0) / 1_000_000
+    origin = (container.start_time or 0) / MICROSECONDS
     for packet in container.demux(stream):
         if not packet.size or packet.pts is None or stream.time_base is None:
             continue
@@ -207,22 +209,18 @@ def _stream_cues(container: InputContainer, stream: SubtitleStream) -> Iterator[
         start = float(packet.pts * stream.time_base) - origin
         length = float((packet.duration or 0) * stream.time_base) or 2.0
         for part in decoded or ():
-            said = getattr(part, "dialogue", b"") or getattr(part, "text", b"")
-            lines = re.split(r"\\N|\\n|\r?\n", said.decode("utf-8", "replace"))
+            text = getattr(part, "dialogue", b"") or getattr(part, "text", b"")
+            lines = re.split(r"\\N|\\n|\r?\n", text.decode("utf-8", "replace"))
             yield Cue(start, start + length, tuple(lines))
 
 
 def _bytes(path: Path) -> bytes:
     try:
-        if path.is_dir():
-            raise SpeechError(f"{path}: is a directory; name a subtitle file")
         if path.stat().st_size > MOST_BYTES:
             raise SpeechError(f"{path}: too large for speech ({path.stat().st_size} bytes)")
         return path.read_bytes()
-    except FileNotFoundError:
-        raise SpeechError(f"{path}: no such file; check the path") from None
     except OSError as error:
-        raise SpeechError(f"{path}: cannot be read ({error.strerror}); check the file") from error
+        raise SpeechError(f"{path}: {str(error.strerror).lower()}; check the path") from None
 
 
 def _text(path: Path) -> str:
@@ -269,7 +267,7 @@ def _from_data(path: Path, data: Any, video: str | None) -> list[Sentence]:
 
 
 def _is_columns(data: Any) -> bool:
-    return isinstance(data, Mapping) and {"start", "end", "text"} <= data.keys()
+    return isinstance(data, Mapping) and data.keys() >= {*COLUMNS}
 
 
 def _is_published(data: Any) -> bool:
@@ -279,21 +277,18 @@ def _is_published(data: Any) -> bool:
 def _from_rows(where: str, rows: Sequence[Any]) -> list[Sentence]:
     if not all(map(_is_columns, rows)):
         raise SpeechError(f"{where}: a sentence without start, end or text; write the file again")
-    return _from_columns(
-        where, {key: [row[key] for row in rows] for key in ("start", "end", "text")}
-    )
+    return _from_columns(where, {key: [row[key] for row in rows] for key in COLUMNS})
 
 
 def _from_columns(where: str, columns: Mapping[str, Any]) -> list[Sentence]:
-    start, end, text = (_column(columns[key]) for key in ("start", "end", "text"))
+    start, end, text = (_column(columns[key]) for key in COLUMNS)
     if not len(start) == len(end) == len(text):
         raise SpeechError(
             f"{where}: {len(start)} starts, {len(end)} ends, {len(text)} texts; "
             "there must be as many of each"
         )
-    cues = [_cue(where, *row) for row in zip(start, end, text, strict=True)]
-    said = [Sentence(*_span(cue), " ".join(" ".join(cue.lines).split())) for cue in cues]
-    return sorted((one for one in said if one.text), key=lambda one: (one.start, one.end))
+    sentences = [_sentence(where, *row) for row in zip(start, end, text, strict=True)]
+    return sorted((s for s in sentences if s.text), key=lambda s: (s.start, s.end))
 
 
 def _column(values: Any) -> Sequence[Any]:
@@ -301,13 +296,10 @@ def _column(values: Any) -> Sequence[Any]:
     return values if isinstance(values, list | tuple) else [values]
 
 
-def _cue(where: str, start: Any, end: Any, text: Any) -> Cue:
-    times = []
+def _sentence(where: str, start: Any, end: Any, text: Any) -> Sentence:
     for value in (start, end):
-        number = float(value) if isinstance(value, int | float | np.number) else math.nan
-        if not math.isfinite(number):
-            raise SpeechError(f"{where}: a time that is no number ({value!r}); mend the file")
-        times.append(number)
+        if not isinstance(value, int | float | np.number) or not -LONGEST < value < LONGEST:
+            raise SpeechError(f"{where}: a time that is no number ({value!r:.60}); mend the file")
     if not isinstance(text, str):
-        raise SpeechError(f"{where}: a text that is no text ({text!r}); mend the file")
-    return Cue(times[0], times[1], tuple(text.splitlines()))
+        raise SpeechError(f"{where}: a text that is no text ({text!r:.60}); mend the file")
+    return Sentence(*_span(float(start), float(end)), " ".join(text.split()))

@@ -3,18 +3,21 @@
 The frames equal, byte for byte, those of ffmpeg's command line with the filters
 `fps=1,scale=W:H,crop=224:224` (the shorter side becomes 224, the longer is truncated).
 Which pictures those are follows from timestamps (`sampling.py`): files with trustworthy packets
-are decoded only where a wanted frame lies, all others from end to end. Both roads give the same
-frames. How a picture becomes an array is in `pictures.py`.
+are decoded only where a wanted frame lies, all others from end to end. Both ways give the same
+frames. `open_video` opens the file once for all questions about it; `probe`, `count_frames` and
+`sample_frames` ask one.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -22,7 +25,7 @@ from typing import TypeVar
 
 import av
 import numpy as np
-from av.container import InputContainer
+from av.filter import Graph
 from av.packet import Packet
 from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
@@ -34,18 +37,13 @@ from starc.media.container import (
     MICROSECONDS,
     Deadline,
     MediaLimits,
-    VideoInfo,
+    check_pixels,
     ignore_other_streams,
     open_container,
-    probe,
-    stated_duration,
     video_stream,
 )
-from starc.media.pictures import Scaler
-from starc.media.sampling import Run, Schedule, Shown, on_ticks
+from starc.media.sampling import Packets, Schedule, Shown, on_ticks
 from starc.types import Frame
-
-__all__ = ["MediaLimits", "VideoInfo", "count_frames", "probe", "sample_frames", "spread"]
 
 log = logging.getLogger("starc")
 Item = TypeVar("Item")
@@ -56,25 +54,34 @@ THREADS = 4
 """Decoder threads at most: each holds several pictures, which at 8K are 50 MB apiece."""
 WORTH_SEEKING = 250
 """Packets; a shorter gap is read through."""
+COLOR_RANGES = {1: "tv", 2: "pc"}
 
 
-class _Unexpected(Exception):
-    """Something is wrong with a file that is being read the fast way."""
+@dataclass(frozen=True, slots=True)
+class VideoInfo:
+    """What a file says about itself, before anything is decoded."""
+
+    duration: float
+    """Seconds, of the video stream where it is known."""
+    width_px: int
+    height_px: int
+    """As stored; a rotation is applied when frames are sampled."""
+    fps: float
+    """Average rate; 0 when unknown."""
+    codec: str
+    has_audio: bool
 
 
-def spread(frames: int, most: int = 100) -> list[int]:
-    """Indices of at most `most` frames, as published: (j * frames) // most for j < most."""
-    return [j * frames // most for j in range(most)] if frames > most else list(range(frames))
+def probe(path: Path, *, limits: MediaLimits | None = None) -> VideoInfo:
+    """What is in a video file. Decodes nothing; reads through only a file that hides its length."""
+    with open_video(path, limits) as video:
+        return video.info
 
 
 def count_frames(path: Path, *, fps: float = 1.0, limits: MediaLimits | None = None) -> int:
     """How many frames `sample_frames` gives; decodes only where packets cannot be trusted."""
-    path, limits, rate = Path(path), limits or MediaLimits(), _exact(fps)
-    with _reading(path, limits) as reading:
-        plan = reading.plan(rate, None)
-    if plan is not None:
-        return plan.count
-    return sum(1 for _ in _fast_then_careful(path, limits, lambda reading: reading.ticks(rate)))
+    with open_video(path, limits) as video:
+        return video.count(fps)
 
 
 def sample_frames(
@@ -85,114 +92,134 @@ def sample_frames(
     indices: Sequence[int] | None = None,
     limits: MediaLimits | None = None,
 ) -> Iterator[Frame]:
-    """Frames at `fps` per second, [size, size, 3], with true times; lazily, in constant memory.
-
-    `indices` (ascending) keeps only those of the frames: `spread(count_frames(path))` is the
-    published choice of 100. ffmpeg's rule takes for second k the last picture shown before
-    k + 0.5 s, so `Frame.time` is k when that picture is on the screen at k, else when it appears.
-    A clip too short for the rule, where ffmpeg gives nothing, gives its last picture.
-    """
-    if indices is not None and any(b <= a for a, b in pairwise(indices)):
-        raise ValueError("indices must be ascending and without repetition")
-    if size < 1:
-        raise ValueError(f"size must be positive, got {size = }")
-    return _sample(Path(path), _exact(fps), size, indices, limits or MediaLimits())
-
-
-def _exact(fps: float) -> Fraction:
-    if not (math.isfinite(fps) and fps > 0):
-        raise ValueError(f"fps must be positive, got {fps = }")
-    return Fraction(fps).limit_denominator(100_000)
-
-
-def _sample(
-    path: Path, fps: Fraction, size: int, indices: Sequence[int] | None, limits: MediaLimits
-) -> Iterator[Frame]:
-    with _reading(path, limits) as reading:
-        plan = reading.plan(fps, indices)
-
-    def road(reading: _Reading) -> Iterator[Frame]:
-        if plan is not None and not reading.careful:
-            chosen = reading.planned(plan)
-        else:
-            chosen = _only(path, reading.ticks(fps), indices, promised=plan is not None)
-        return reading.frames(chosen, fps, size)
-
-    yield from _fast_then_careful(path, limits, road)
-
-
-def _fast_then_careful(
-    path: Path, limits: MediaLimits, road: Callable[[_Reading], Iterator[Item]]
-) -> Iterator[Item]:
-    """Go a road in the fast way; where that fails, begin again in the careful way and go on.
-
-    A careful reading decodes everything, one picture after the other: PyAV loses good pictures
-    beside a broken one when several threads decode different pictures.
-    """
-    done = 0
-    for careful in (False, True):
-        try:
-            with _reading(path, limits, careful=careful) as reading:
-                for item in islice(road(reading), done, None):
-                    yield item
-                    done += 1
-            return
-        except _Unexpected as reason:
-            log.info("%s: %s; decoding it carefully", path, reason)
-
-
-def _only(
-    path: Path,
-    chosen: Iterator[tuple[int, Shown]],
-    indices: Sequence[int] | None,
-    *,
-    promised: bool,
-) -> Iterator[tuple[int, Shown]]:
-    """The chosen at `indices`; those that only a damaged file `promised` are left out."""
-    if indices is None:
-        yield from chosen
-        return
-    wanted, count = deque(indices), 0
-    for count, pair in enumerate(chosen, 1):
-        if not wanted:
-            return
-        if wanted[0] == count - 1:
-            wanted.popleft()
-            yield pair
-    if wanted and promised:
-        log.warning("%s: %d frames at its end are damaged", path, len(wanted))
-    elif wanted:
-        sampling.check_indices(indices, count)
+    """Frames of a video; see `Video.frames`."""
+    with open_video(path, limits) as video:
+        yield from video.frames(fps, size, indices)
 
 
 @contextmanager
-def _reading(path: Path, limits: MediaLimits, *, careful: bool = False) -> Iterator[_Reading]:
-    with open_container(path, limits) as container:
-        yield _Reading(path, container, limits, careful)
+def open_video(path: Path, limits: MediaLimits | None = None) -> Iterator[Video]:
+    """Open a video for all questions about it; every failure is a VideoError."""
+    with ExitStack() as stack:
+        yield Video(Path(path), limits or MediaLimits(), stack)
 
 
-class _Reading:
-    """One passage through the video stream of an open file."""
+class _Unexpected(Exception):
+    """Something is wrong with a file that is being read the fast way."""
 
-    def __init__(
-        self, path: Path, container: InputContainer, limits: MediaLimits, careful: bool
-    ) -> None:
-        self.path, self.container, self.limits, self.careful = path, container, limits, careful
-        self.stream: VideoStream = video_stream(path, container)
-        ignore_other_streams(container, self.stream)
+
+class Video:
+    """An open video file, for one passage at a time: what is asked last ends what went before.
+
+    The file is read the fast way first. Where that fails it is opened again and read the careful
+    way: everything is decoded, one picture after the other, because PyAV loses good pictures
+    beside a broken one when several threads decode different pictures.
+    """
+
+    def __init__(self, path: Path, limits: MediaLimits, stack: ExitStack) -> None:
+        self.path, self.limits, self._stack = path, limits, stack
+        self._open(careful=False)
+
+    def _open(self, *, careful: bool) -> None:
+        self._stack.close()
+        self.container = self._stack.enter_context(open_container(self.path, self.limits))
+        self.stream: VideoStream = video_stream(self.path, self.container)
+        ignore_other_streams(self.container, self.stream)
+        self.careful, self.deadline = careful, Deadline(self.path, self.limits)
         self.context = self.stream.codec_context
         self.context.thread_type = "SLICE" if careful else "AUTO"
         self.context.thread_count = min(THREADS, os.cpu_count() or 1)
-        self.context.options = {"max_pixels": str(limits.pixels)}
-        self.deadline = Deadline(path, limits)
+        self.context.options = {"max_pixels": str(self.limits.pixels)}
         self.time_base: Fraction = self.stream.time_base or Fraction(1, MICROSECONDS)
         # ffmpeg counts from the first packet of any stream, not from zero.
-        self.origin = round(Fraction(container.start_time or 0, MICROSECONDS) / self.time_base)
+        start = Fraction(self.container.start_time or 0, MICROSECONDS)
+        self.origin = round(start / self.time_base)
+        self._first: tuple[int | None, ...] | None = None
+
+    @functools.cached_property
+    def info(self) -> VideoInfo:
+        """What the file says about itself; read through only if it hides its length."""
+        duration = self._stated_duration() or self._measured_duration()
+        if duration <= 0:
+            raise VideoError(f"{self.path}: video stream without any picture; is it complete?")
+        return VideoInfo(
+            duration=duration,
+            width_px=self.context.width,
+            height_px=self.context.height,
+            fps=float(self.stream.average_rate or self.stream.guessed_rate or 0),
+            codec=self.context.name,
+            has_audio=bool(self.container.streams.audio),
+        )
+
+    def count(self, fps: float = 1.0) -> int:
+        """How many frames there are at `fps`; decodes only where packets cannot be trusted."""
+        rate = _exact(fps)
+        if self._packets is not None:
+            return sampling.schedule(self._packets, rate * self.time_base, None).count
+        return sum(1 for _ in self._fast_then_careful(lambda: self._ticks(rate)))
 
     def frames(
+        self, fps: float = 1.0, size: int = 224, indices: Sequence[int] | None = None
+    ) -> Iterator[Frame]:
+        """Frames at `fps` per second, [size, size, 3], with true times; in constant memory.
+
+        `indices` (ascending) keeps only those of the frames: `model.inputs.spread` is the
+        published choice of 100. ffmpeg's rule takes for second k the last picture shown before
+        k + 0.5 s, so `Frame.time` is k when that picture is on the screen at k, else when it
+        appears. A clip too short for the rule, where ffmpeg gives nothing, gives its last picture.
+        """
+        if indices is not None and any(b <= a for a, b in pairwise(indices)):
+            raise ValueError("indices must be ascending and without repetition")
+        if size < 1:
+            raise ValueError(f"size must be positive, got {size = }")
+        rate, packets = _exact(fps), self._packets
+        schedule: Schedule | None = None
+        if packets is not None:
+            schedule = sampling.schedule(packets, rate * self.time_base, indices)
+
+        def chosen() -> Iterator[tuple[int, Shown]]:
+            if schedule is not None and not self.careful:
+                return self._scheduled(schedule)
+            ticks = self._ticks(rate)
+            if indices is None:
+                return ticks
+            return self._only(indices, ticks, promised=schedule is not None)
+
+        yield from self._fast_then_careful(lambda: self._scaled(chosen(), rate, size))
+
+    def _fast_then_careful(self, passage: Callable[[], Iterator[Item]]) -> Iterator[Item]:
+        """A passage through the file; where it fails, it begins again carefully and goes on."""
+        done = 0
+        while True:
+            try:
+                for item in islice(passage(), done, None):
+                    yield item
+                    done += 1
+                return
+            except _Unexpected as reason:
+                log.info("%s: %s; decoding it carefully", self.path, reason)
+                self._open(careful=True)
+
+    def _only(
+        self, indices: Sequence[int], ticks: Iterator[tuple[int, Shown]], *, promised: bool
+    ) -> Iterator[tuple[int, Shown]]:
+        """The ticks at `indices`; those that only a damaged file `promised` are left out."""
+        wanted, count = deque(indices), 0
+        for count, pair in enumerate(ticks, 1):
+            if not wanted:
+                return
+            if wanted[0] == count - 1:
+                wanted.popleft()
+                yield pair
+        if wanted and promised:
+            log.warning("%s: %d frames at its end are damaged", self.path, len(wanted))
+        elif wanted:
+            sampling.check_indices(indices, count)
+
+    def _scaled(
         self, chosen: Iterable[tuple[int, Shown]], fps: Fraction, size: int
     ) -> Iterator[Frame]:
-        """Convert the chosen pictures; one that serves several ticks is converted once."""
+        """Frames of the chosen pictures; one that serves several ticks is converted once."""
         scale = Scaler(self.path, size, self.limits)
         last: VideoFrame | None = None
         rgb_HWC: NDArray[np.uint8] | None = None
@@ -203,10 +230,29 @@ class _Reading:
             time, start = tick / fps, shown.start * self.time_base
             yield Frame(float(start if time < start <= time + 1 / (2 * fps) else time), rgb_HWC)
 
-    # The road from end to end.
+    # Packets.
 
-    def packets(self) -> Iterator[Packet[VideoStream]]:
-        """Packets of the stream; a damaged end is an end."""
+    def _from_start(self) -> Iterator[Packet[VideoStream]]:
+        """All packets; goes back to the first by seeking, else by opening the file again."""
+        if self._first is None:
+            return self._demux()
+        first = self._first
+        if sampling.is_rewindable(self.stream):
+            try:
+                self.container.seek(first[0] or 0, stream=self.stream)
+                packets = self._demux()
+                packet = next(packets, None)
+                self.context.flush_buffers()
+                if packet is not None and _identity(packet) == first:
+                    self.deadline = Deadline(self.path, self.limits)
+                    return chain([packet], packets)
+            except av.FFmpegError:
+                pass
+        self._open(careful=self.careful)
+        return self._demux()
+
+    def _demux(self) -> Iterator[Packet[VideoStream]]:
+        """Packets from where the file stands; a damaged end is an end."""
         packets = self.container.demux(self.stream)
         while True:
             self.deadline.check()
@@ -220,28 +266,57 @@ class _Reading:
             if packet is None:
                 return
             if packet.size:
+                self._first = self._first or _identity(packet)
                 yield packet
 
-    def ticks(self, fps: Fraction) -> Iterator[tuple[int, Shown]]:
-        """The picture of every tick, from decoding them all."""
-        return on_ticks(self.pictures(), fps * self.time_base)
+    @functools.cached_property
+    def _packets(self) -> Packets | None:
+        """Timestamps of all packets; None where no schedule can be made of them."""
+        packets = sampling.read(self.stream, self._from_start, self.origin)
+        if packets is not None:
+            self._check_time(packets.end)
+            self._warn_if_short(packets.end)
+        return packets
 
-    def pictures(self) -> Iterator[Shown]:
+    def _stated_duration(self) -> float:
+        """Seconds according to the headers, of the stream if these say; 0 when unknown."""
+        if self.stream.duration and self.stream.time_base:
+            return float(self.stream.duration * self.stream.time_base)
+        return (self.container.duration or 0) / MICROSECONDS
+
+    def _measured_duration(self) -> float:
+        count, first, end = 0, None, 0
+        for packet in self._from_start():
+            count += 1
+            if packet.pts is not None:
+                first = packet.pts if first is None else min(first, packet.pts)
+                end = max(end, packet.pts + (packet.duration or 1))
+        if first is None or not self.stream.time_base:
+            return float(count / (self.stream.guessed_rate or 25))
+        return float((end - first) * self.stream.time_base)
+
+    # Decoding from end to end.
+
+    def _ticks(self, fps: Fraction) -> Iterator[tuple[int, Shown]]:
+        """The picture of every tick, from decoding them all."""
+        return on_ticks(self._pictures(), fps * self.time_base)
+
+    def _pictures(self) -> Iterator[Shown]:
         """Every picture in the order of showing; broken ones are skipped and counted."""
         usual = round(1 / (self.stream.guessed_rate or Fraction(25)) / self.time_base)
         end = pictures = 0
-        for frame in self.decoded():
+        for frame in self._decoded():
             start = end if frame.pts is None else frame.pts - self.origin
             end, pictures = start + (frame.duration or usual), pictures + 1
-            self.check_time(end)
+            self._check_time(end)
             yield Shown(start, end, frame)
         if not pictures:
             raise VideoError(f"{self.path}: no picture can be decoded; is the file complete?")
-        self.warn_if_short(end)
+        self._warn_if_short(end)
 
-    def decoded(self) -> Iterator[VideoFrame]:
+    def _decoded(self) -> Iterator[VideoFrame]:
         broken = in_a_row = 0
-        for packet in chain(self.packets(), [None]):
+        for packet in chain(self._from_start(), [None]):
             try:
                 frames = self.context.decode(packet)
             except av.FFmpegError as error:
@@ -259,22 +334,13 @@ class _Reading:
         if broken:
             log.warning("%s: skipped %d broken frames", self.path, broken)
 
-    # The road by plan.
+    # Decoding by schedule.
 
-    def plan(self, fps: Fraction, indices: Sequence[int] | None) -> Schedule | None:
-        """Where the wanted pictures are, from the packets alone; None if these will not do."""
-        found = sampling.read(self.stream, self.packets(), self.origin)
-        if found is None:
-            return None
-        self.check_time(found.end)
-        self.warn_if_short(found.end)
-        return sampling.make(found, fps * self.time_base, indices)
-
-    def planned(self, plan: Schedule) -> Iterator[tuple[int, Shown]]:
-        """The pictures of a plan, in order; anything unexpected ends in _Unexpected."""
-        waiting = deque(plan.wanted)
-        wanted = {shown.start for _, shown in plan.wanted}
-        for frame in self.decoded_runs(plan.runs, wanted):
+    def _scheduled(self, schedule: Schedule) -> Iterator[tuple[int, Shown]]:
+        """The pictures of a schedule, in order; anything unexpected ends in _Unexpected."""
+        waiting = deque(schedule.wanted)
+        wanted = {shown.start for _, shown in schedule.wanted}
+        for frame in self._decoded_runs(schedule.runs, wanted):
             if frame.pts is None or frame.is_corrupt:
                 raise _Unexpected("a damaged picture")
             start = frame.pts - self.origin
@@ -284,52 +350,132 @@ class _Reading:
         if waiting:
             raise _Unexpected(f"no picture at {float(waiting[0][1].start * self.time_base):.3f} s")
 
-    def decoded_runs(self, runs: Sequence[Run], wanted: set[int]) -> Iterator[VideoFrame]:
-        position, packets = 0, self.packets()
-        for run in runs:
+    def _decoded_runs(
+        self, runs: Sequence[tuple[int, int]], wanted: set[int]
+    ) -> Iterator[VideoFrame]:
+        position, packets = 0, self._from_start()
+        for first, stop in runs:
             try:
-                if run.first - position > WORTH_SEEKING:
-                    self.container.seek(run.dts, stream=self.stream)
-                    packets = self.from_key_frame(run)
+                if first - position > WORTH_SEEKING:
+                    packets = self._from_key_frame(first)
                 else:
-                    deque(islice(packets, run.first - position), maxlen=0)
-                position = run.stop
-                for packet in islice(packets, run.stop - run.first):
-                    self.skip_unless(packet.pts is None or packet.pts - self.origin in wanted)
+                    deque(islice(packets, first - position), maxlen=0)
+                position = stop
+                for packet in islice(packets, stop - first):
+                    if self.context.name == "h264":
+                        # H.264 marks pictures on which no other leans.
+                        needed = packet.pts is None or packet.pts - self.origin in wanted
+                        self.context.skip_frame = "DEFAULT" if needed else "NONREF"
                     yield from self.context.decode(packet)
                 yield from self.context.decode(None)
             except av.FFmpegError as error:
                 raise _Unexpected(f"a broken frame ({error.strerror})") from error
             self.context.flush_buffers()
 
-    def from_key_frame(self, run: Run) -> Iterator[Packet[VideoStream]]:
-        """Packets from the key frame of a run on, wherever before it the seek has landed."""
-        packets = self.packets()
+    def _from_key_frame(self, position: int) -> Iterator[Packet[VideoStream]]:
+        """Packets from the key frame at a position on, wherever before it the seek lands."""
+        assert self._packets is not None
+        start, dts = int(self._packets.start[position]), int(self._packets.dts[position])
+        self.container.seek(dts, stream=self.stream)
+        packets = self._demux()
         for packet in packets:
-            if packet.pts == run.pts and packet.is_keyframe:
+            if packet.pts == start + self.origin and packet.is_keyframe:
                 yield packet
                 yield from packets
                 return
-            if packet.dts is not None and packet.dts > run.dts:
+            if packet.dts is not None and packet.dts > dts:
                 break
-        raise _Unexpected(f"no key frame found at {float(run.pts * self.time_base):.3f} s")
-
-    def skip_unless(self, wanted: bool) -> None:
-        """Leave out an unwanted picture on which, by H.264's own mark, no other picture leans."""
-        if self.context.name == "h264":
-            self.context.skip_frame = "DEFAULT" if wanted else "NONREF"
+        raise _Unexpected(f"no key frame at {float(start * self.time_base):.3f} s")
 
     # Checks of both.
 
-    def check_time(self, end: int) -> None:
-        if end * self.time_base > self.limits.duration:
-            raise VideoError(
-                f"{self.path}: too long ({float(end * self.time_base):.0f} s, limit: duration = "
-                f"{self.limits.duration:g} s); raise the limit or cut the file"
-            )
+    def _check_time(self, end: int) -> None:
+        seconds = float(end * self.time_base)
+        self.limits.check(self.path, "duration", seconds, f"{seconds:.0f} s are too long")
 
-    def warn_if_short(self, end: int) -> None:
+    def _warn_if_short(self, end: int) -> None:
         """Say so when pictures end well before the file says they do, as in a cut-off download."""
-        stated, found = stated_duration(self.container, self.stream), float(end * self.time_base)
-        if stated - found > max(2.0, 0.05 * stated):
-            log.warning("%s: pictures end at %.1f s of %.1f s; cut off?", self.path, found, stated)
+        stated, shown = self._stated_duration(), float(end * self.time_base)
+        if stated - shown > max(2.0, 0.05 * stated):
+            log.warning("%s: pictures end at %.1f s of %.1f s; cut off?", self.path, shown, stated)
+
+
+def _exact(fps: float) -> Fraction:
+    if not (math.isfinite(fps) and fps > 0):
+        raise ValueError(f"fps must be positive, got {fps = }")
+    return Fraction(fps).limit_denominator(100_000)
+
+
+def _identity(packet: Packet[VideoStream]) -> tuple[int | None, ...]:
+    return (packet.pts if packet.dts is None else packet.dts), packet.pts, packet.pos, packet.size
+
+
+class Scaler:
+    """Turns pictures into [size, size, 3] RGB: upright, scaled, cropped, converted.
+
+    All of it is done by FFmpeg's own filters with the defaults of its command line (bicubic
+    scaling, rotation as the display matrix says), because published features were made with that
+    program and a resampler of our own would give other bytes.
+    """
+
+    def __init__(self, path: Path, size: int, limits: MediaLimits) -> None:
+        self.path, self.size, self.limits = path, size, limits
+        self.kind: tuple[object, ...] = ()
+        self.graph = Graph()
+
+    def __call__(self, frame: VideoFrame) -> NDArray[np.uint8]:
+        matrix = frame.side_data.get("DISPLAYMATRIX")
+        turns = upright(bytes(matrix)) if matrix else []  # type: ignore[call-overload]
+        kind = (
+            frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, turns
+        )  # fmt: skip
+        if kind != self.kind:  # the pictures have changed, and with them the filters
+            check_pixels(self.path, frame, self.limits)
+            self.kind, self.graph = kind, self._build(frame, turns)
+        frame.pts, frame.time_base = 0, Fraction(1, 1)
+        self.graph.vpush(frame)
+        rgb_HWC: NDArray[np.uint8] = self.graph.vpull().to_ndarray()  # type: ignore[assignment]
+        return rgb_HWC
+
+    def _build(self, frame: VideoFrame, turns: list[tuple[str, str]]) -> Graph:
+        width, height = frame.width, frame.height
+        source = f"video_size={width}x{height}:pix_fmt={frame.format.name}:time_base=1/1"
+        source += f":colorspace={int(frame.colorspace)}"
+        if frame.color_range in COLOR_RANGES:
+            source += f":range={COLOR_RANGES[frame.color_range]}"
+        if any(name == "transpose" for name, _ in turns):
+            width, height = height, width
+        short = min(width, height)
+        # Truncated, not rounded: the published extractor computes int(width * size / height).
+        width, height = width * self.size // short, height * self.size // short
+        left, top = (width - self.size) // 2, (height - self.size) // 2
+        graph = Graph()
+        graph.threads = 1
+        nodes = [
+            graph.add("buffer", source),
+            *(graph.add(name, arguments) for name, arguments in turns),
+            graph.add("scale", f"{width}:{height}:flags=bicubic"),
+            graph.add("format", "rgb24"),
+            graph.add("crop", f"{self.size}:{self.size}:{left}:{top}"),
+            graph.add("buffersink"),
+        ]
+        graph.link_nodes(*nodes).configure()
+        return graph
+
+
+def upright(matrix: bytes) -> list[tuple[str, str]]:
+    """The filters, name and arguments, with which ffmpeg undoes a 3 x 3 display matrix."""
+    a, b, _, c, d, *_ = np.frombuffer(matrix, dtype=np.int32, count=9).tolist()
+    scale_x, scale_y = math.hypot(a, c), math.hypot(b, d)
+    if not (scale_x and scale_y):
+        return []
+    theta = math.degrees(math.atan2(b / scale_y, a / scale_x)) % 360
+    if abs(theta - 90) < 1:
+        return [("transpose", "cclock_flip" if c > 0 else "clock")]
+    if abs(theta - 180) < 1:
+        return [("hflip", "")] * (a < 0) + [("vflip", "")] * (d < 0)
+    if abs(theta - 270) < 1:
+        return [("transpose", "clock_flip" if c < 0 else "cclock")]
+    if 1 < theta < 359:
+        return [("rotate", f"{theta}*PI/180")]
+    return [("vflip", "")] * (d < 0)

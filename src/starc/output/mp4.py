@@ -17,6 +17,7 @@ from av.stream import Stream
 
 from starc.errors import VideoError
 from starc.files.atomic import replacing
+from starc.media.container import MediaLimits, open_container
 from starc.output.timecodes import one_line, span_ms
 from starc.types import Event
 
@@ -34,27 +35,26 @@ CONTAINERS: Mapping[str, str] = {
 MILLISECOND = Fraction(1, 1000)
 
 
-def embed_chapters(source: Path, target: Path, chapters: Sequence[Event]) -> tuple[str, ...]:
+def embed_chapters(
+    source: Path, target: Path, chapters: Sequence[Event], *, limits: MediaLimits | None = None
+) -> tuple[str, ...]:
     """Write a copy of `source` that carries `chapters`; returns notes on what was left out."""
     container = CONTAINERS.get(target.suffix.lower())
     if container is None:
         raise ValueError(f"no chapters in {target.suffix!r} files, known: {', '.join(CONTAINERS)}")
     if target.exists() and target.samefile(source):
         raise VideoError(f"{target}: is the video itself; name another file for the copy")
-    try:
-        with (
-            replacing(target, binary=True) as file,
-            av.open(f"file:{source}", options={"protocol_whitelist": "file"}) as original,
-            av.open(file, "w", format=container) as copy,
-        ):
-            return _copy(original, copy, chapters)
-    except (av.FFmpegError, ValueError) as error:
-        if (disk := _disk_error(error)) is not None:
-            raise disk from None
-        raise VideoError(
-            f"{source}: cannot be copied into a {target.suffix[1:]} file "
-            f"({getattr(error, 'strerror', None) or error}); try .mkv"
-        ) from error
+    with open_container(source, limits) as original, replacing(target, binary=True) as file:
+        try:
+            with av.open(file, "w", format=container) as copy:
+                return _copy(original, copy, chapters)
+        except (av.FFmpegError, ValueError) as error:
+            if (disk := _disk_error(error)) is not None:
+                raise disk from None
+            raise VideoError(
+                f"{source}: cannot be copied into a {target.suffix[1:]} file "
+                f"({getattr(error, 'strerror', None) or error}); try .mkv"
+            ) from error
 
 
 def _disk_error(error: BaseException | None) -> OSError | None:

@@ -15,13 +15,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from starc.errors import DatastoreError
+from starc.files import pickles
 from starc.files.annotations import read_references
 
 __all__ = [
@@ -206,7 +207,7 @@ def _sentences(path: Path) -> list[str]:
     else:
         try:
             with path.open("rb") as file:
-                found = _string_array(file)
+                found = pickles.load_strings(file)
         except OSError as error:
             raise DatastoreError(f"{path}: cannot be read ({error.strerror})") from None
         except Exception as error:  # a damaged pickle can raise anything
@@ -217,49 +218,3 @@ def _sentences(path: Path) -> list[str]:
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
         raise DatastoreError(f"{path}: expected a list of sentences; save them as a JSON list")
     return [str(text).strip() for text in found]
-
-
-def _string_array(file: IO[bytes]) -> list[Any]:
-    version = np.lib.format.read_magic(file)
-    read_header = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }[version]
-    _, _, dtype = read_header(file)
-    if dtype.hasobject:
-        found = _Strings(file).load()
-        return found.items if isinstance(found, _Array) else []
-    file.seek(0)
-    array = np.load(file, allow_pickle=False)
-    return array.ravel().tolist()  # type: ignore[no-any-return]
-
-
-class _Array:
-    """Stands in for numpy's array while unpickling: keeps the items, runs nothing of numpy."""
-
-    items: list[Any]
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.items = list(state[4])
-
-
-class _Type:
-    """Stands in for numpy's dtype."""
-
-    def __setstate__(self, state: object) -> None: ...
-
-
-class _Strings(pickle.Unpickler):
-    """Unpickles an array of strings. Every name in the pickle becomes one of our own stand-ins."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.startswith("numpy"):
-            stand_ins: dict[str, Any] = {
-                "_reconstruct": lambda *_: _Array(),
-                "ndarray": _Array,
-                "dtype": lambda *_: _Type(),
-                "scalar": lambda _, raw: raw.decode("utf-32-le"),
-            }
-            if name in stand_ins:
-                return stand_ins[name]
-        raise pickle.UnpicklingError(f"it wants to call {module}.{name}")

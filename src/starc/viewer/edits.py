@@ -19,11 +19,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from starc.errors import StarcError
+from starc.errors import StarcError, VideoError
 from starc.files.atomic import replacing
+from starc.media.video import probe
 from starc.types import Captioned, Event
 from starc.viewer.library import Item, read_item, version_path, versions_in
-from starc.viewer.thumbnails import probe
 
 MOST_EVENTS = 5_000
 LONGEST_CAPTION = 2_000
@@ -59,7 +59,10 @@ def draft(item: Item, version: int | None = None) -> Captioned | None:
     """The record to show or edit; a video nobody captioned starts with no events."""
     captioned = read_item(item, version)
     if captioned is None and item.record is None and item.video is not None and not version:
-        captioned = Captioned(item.video.name, probe(item.video), ())
+        try:
+            captioned = Captioned(item.video.name, probe(item.video).duration, ())
+        except VideoError as error:  # for the page, which must not learn where files lie
+            raise VideoError(str(error).replace(str(item.video), item.video.name)) from None
     return captioned
 
 

@@ -23,9 +23,9 @@ import anyio.to_thread
 
 from starc.errors import StarcError, VideoError
 from starc.files.atomic import replacing
+from starc.media.video import probe
 from starc.types import Captioned
 from starc.viewer.security import sniff
-from starc.viewer.thumbnails import probe
 
 log = logging.getLogger("starc")
 

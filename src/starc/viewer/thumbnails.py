@@ -1,7 +1,7 @@
 """Small pictures of videos, made when the page first asks and kept in the cache folder.
 
 The picture is the key frame before the most salient moment, so one seek and one decoded frame
-suffice. It is encoded as JPEG by PyAV; a video that cannot be decoded simply has no picture.
+suffice. It is encoded as JPEG by PyAV; a video that cannot be decoded has no picture.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
-from av.error import FFmpegError
 
 from starc.errors import VideoError
 from starc.files.atomic import replacing
-from starc.files.folders import cache_folder
+from starc.files.cache import cache_folder
+from starc.media.container import MediaLimits, open_container, video_stream
 
 WIDTH_PX = 480
 _DECODERS = threading.BoundedSemaphore(2)
@@ -27,7 +27,7 @@ def thumbnail(video: Path, time: float | None, *, cache: Path | None = None) -> 
     """JPEG of the moment `time` (None: a tenth into the video)."""
     status = video.stat()
     about = f"{video}\0{status.st_mtime_ns}\0{status.st_size}\0{time}\0{WIDTH_PX}"
-    kept = (cache or cache_folder() / "thumbnails") / (
+    kept = (cache or cache_folder("thumbnails")) / (
         hashlib.sha256(os.fsencode(about)).hexdigest() + ".jpg"
     )
     try:
@@ -45,36 +45,17 @@ def thumbnail(video: Path, time: float | None, *, cache: Path | None = None) -> 
     return picture
 
 
-def probe(video: Path) -> float:
-    """Duration in seconds; a VideoError for what has no pictures or no length."""
-    try:
-        with av.open(str(video)) as container:
-            if not container.streams.video:
-                raise VideoError(f"{video.name}: no video stream; is this an audio file?")
-            stream = container.streams.video[0]
-            if container.duration:
-                return float(container.duration / av.time_base)
-            if stream.duration and stream.time_base:
-                return float(stream.duration * stream.time_base)
-    except (FFmpegError, OSError, ValueError) as error:
-        raise VideoError(f"{video.name}: cannot be read as a video ({error})") from None
-    raise VideoError(f"{video.name}: does not say how long it is; remux it with ffmpeg")
-
-
 def _key_frame(video: Path, time: float | None) -> av.VideoFrame:
-    try:
-        with av.open(str(video)) as container:
-            if not container.streams.video:
-                raise VideoError(f"{video.name}: no video stream")
-            stream = container.streams.video[0]
-            stream.codec_context.skip_frame = "NONKEY"
-            wanted = time if time is not None else (container.duration or 0) / av.time_base / 10
-            if wanted > 0:
-                container.seek(int(wanted * av.time_base))
-            for frame in container.decode(stream):
-                return frame
-    except (FFmpegError, OSError, ValueError) as error:
-        raise VideoError(f"{video.name}: cannot be decoded ({error})") from None
+    limits = MediaLimits()
+    with open_container(video, limits) as container:
+        stream = video_stream(video, container)
+        stream.codec_context.skip_frame = "NONKEY"
+        stream.codec_context.options = {"max_pixels": str(limits.pixels)}
+        wanted = time if time is not None else (container.duration or 0) / av.time_base / 10
+        if wanted > 0:
+            container.seek(int(wanted * av.time_base))
+        for frame in container.decode(stream):
+            return frame
     raise VideoError(f"{video.name}: no frame in it")
 
 
