@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from starc.types import Captioned, Event, Retrieved, Segment, Sentence
+from starc.viewer import edits
+from starc.viewer.library import Library
 from starc.viewer.server import create_app
 from support.viewer_browser import events, launch, open_page, point, running, until, watch
 from support.viewer_sample import captioned, make_library, write_record
@@ -67,6 +69,17 @@ def test_a_phone(browser: Any, site: str, width: int) -> None:
         assert page.evaluate(OUTSIDE) == []
         page.evaluate("document.documentElement.style.letterSpacing = '1px'")
         assert page.evaluate(OUTSIDE) == []
+
+
+def test_a_phone_shows_title_and_versions(browser: Any, tmp_path: Path) -> None:
+    write_record(tmp_path / "soup.json", captioned("a soup of many roasted tomatoes", 30.0))
+    edits.save(Library([tmp_path]).refresh()[0], [(0.0, 4.0, "chop")], seen=0)
+    with running(create_app([tmp_path])) as site:
+        for page in open_page(browser, site):
+            page.set_viewport_size({"width": 320, "height": 740})
+            watch(page, "a soup of many roasted tomatoes")
+            assert page.locator("#version").is_visible() and page.evaluate(OUTSIDE) == []
+            assert page.locator("h1").bounding_box()["width"] > 150
 
 
 HOSTILE = [
