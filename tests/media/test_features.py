@@ -23,7 +23,8 @@ from starc.media.features import (
     save_features,
     verify,
 )
-from starc.media.video import probe, spread
+from starc.media.video import probe
+from starc.model.inputs import spread
 from starc.types import Frame
 from support.clips import write_clip
 

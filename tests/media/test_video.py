@@ -20,7 +20,8 @@ from starc.errors import ConfigError, VideoError
 from starc.media import video
 from starc.media.container import MediaLimits
 from starc.media.sampling import Shown, on_ticks
-from starc.media.video import count_frames, open_video, probe, sample_frames, spread
+from starc.media.video import count_frames, open_video, probe, sample_frames
+from starc.model.inputs import spread
 from support.clips import command_line_frames, picture, turn, write_clip, write_sound
 
 VARIABLE = [0, 0.1, 0.2, 1.9, 2.0, 2.7, 5.1, 5.5, 5.9, 6.4, 9.9]
