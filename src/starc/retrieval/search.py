@@ -260,7 +260,7 @@ class Int8Screen:
         self.mean_D = embedding_ND.mean(0)
         engine, threads = torch.backends.quantized.engine, torch.get_num_threads()
         with warnings.catch_warnings():
-            # torch is pinned to a version that has these; a later one gets the float32 screen.
+            # Private operators: a torch without them gets the float32 screen.
             warnings.filterwarnings("ignore", message=".*quantized tensor creation functions.*")
             torch.backends.quantized.engine = "fbgemm"
             torch.set_num_threads(1)  # the pieces are so small that threads only wait: five times
