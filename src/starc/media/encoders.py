@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from starc.errors import CheckpointError
+from starc.errors import CheckpointError, MissingExtra
 from starc.types import Frame
 
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -145,8 +145,10 @@ def to_pixels(
 
 
 def _load_clip(source: str) -> Any:
-    from transformers import AutoConfig, CLIPModel
-
+    try:
+        from transformers import AutoConfig, CLIPModel
+    except ModuleNotFoundError:
+        raise MissingExtra("transformers, which opens CLIP,", "clip") from None
     # Without this, a mistyped path would be asked of the hub, with all its retries.
     local = Path(source).is_absolute() or source.startswith((".", "~")) or source.count("/") > 1
     if local and not Path(source).is_dir():

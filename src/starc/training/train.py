@@ -113,7 +113,7 @@ def manifest(name: str, files: Files, chosen: Recipe) -> dict[str, object]:
         },
         "versions": {
             package: version(package)
-            for package in ("starc", "torch", "transformers", "accelerate")
+            for package in ("starc", "torch", "accelerate")
         }
         | {"python": platform.python_version()},
     }
