@@ -14,10 +14,10 @@ from starc import config as configs
 from starc.settings import override
 
 DOCS = Path(__file__).parents[1] / "docs"
-NAMES = sorted(set(re.findall(r"`(starc\.[\w.]+)`", (DOCS / "paper.md").read_text())))
+NAMES = sorted(set(re.findall(r"`(starc\.[\w.]+)`", (DOCS / "paper.md").read_text("utf-8"))))
 ROWS = [
     [cell.strip() for cell in line.strip("|").split("|")]
-    for line in (DOCS / "deviations.md").read_text().splitlines()
+    for line in (DOCS / "deviations.md").read_text("utf-8").splitlines()
     if re.match(r"\| \d", line)
 ]
 
@@ -40,8 +40,8 @@ def test_every_row_of_the_map_exists(name: str) -> None:
 
 
 def test_every_equation_of_the_paper_is_in_the_map(shared: Path) -> None:
-    text = (DOCS / "paper.md").read_text()
-    labels = re.findall(r"\\label\{eq:(\w+)\}", (shared / "paper/starc.tex").read_text())
+    text = (DOCS / "paper.md").read_text("utf-8")
+    labels = re.findall(r"\\label\{eq:(\w+)\}", (shared / "paper/starc.tex").read_text("utf-8"))
     assert len(labels) >= 11
     for label in labels:
         assert re.search(rf"\b{label}\b", text), label

@@ -195,7 +195,7 @@ class MiniLM:
         except ModuleNotFoundError:
             raise MissingExtra("transformers", "text") from None
         try:
-            config = BertConfig(**json.loads((folder / "config.json").read_text()))
+            config = BertConfig(**json.loads((folder / "config.json").read_text("utf-8")))
             self.model: Any = cast(Any, BertModel)(config)
             weights = load_file(folder / "model.safetensors")
             weights.pop("embeddings.position_ids", None)  # a buffer that older versions stored

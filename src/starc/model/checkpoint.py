@@ -111,7 +111,7 @@ def save(
             }
             save_file(state, fresh / WEIGHTS, metadata={"format": "pt"})
             (fresh / WEIGHTS).chmod(0o644)
-            (fresh / CONFIG).write_text(json.dumps(to_dict(model.config), indent=2) + "\n")
+            (fresh / CONFIG).write_text(json.dumps(to_dict(model.config), indent=2) + "\n", "utf-8")
             if tokenizer is not None:
                 tokenizer.save(str(fresh / TOKENIZER))
             if joint is not None:
@@ -130,7 +130,7 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
     """
     folder = _folder(folder_or_hub_id)
     try:
-        config = from_dict(json.loads((folder / CONFIG).read_text()))
+        config = from_dict(json.loads((folder / CONFIG).read_text("utf-8")))
         state = load_file(folder / WEIGHTS)
     except FileNotFoundError as error:
         missing = Path(error.filename or WEIGHTS).name

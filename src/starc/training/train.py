@@ -111,10 +111,7 @@ def manifest(name: str, files: Files, chosen: Recipe) -> dict[str, object]:
             for key, path in paths.items()
             if isinstance(path, Path)
         },
-        "versions": {
-            package: version(package)
-            for package in ("starc", "torch", "accelerate")
-        }
+        "versions": {package: version(package) for package in ("starc", "torch", "accelerate")}
         | {"python": platform.python_version()},
     }
 
