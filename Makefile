@@ -31,7 +31,8 @@ check: $(READY)
 # QUICK=1 only shows that they run. All run, also after one has failed.
 bench: $(READY)
 	@failed=; for file in $(filter-out benchmarks/measure.py,$(wildcard benchmarks/*.py)); do \
-		echo "== $$file"; $(BIN)/python $$file $(if $(QUICK),--quick) || failed="$$failed $$file"; \
+		echo "== $$file"; quick=$(if $(QUICK),$$(grep -o -m1 -e --quick $$file)); \
+		$(BIN)/python $$file $$quick || failed="$$failed $$file"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # torch comes first: a later resolver step must not swap it for another build.
