@@ -28,20 +28,24 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# QUICK=1 only shows that they run. All run, also after one has failed.
 bench: $(READY)
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@failed=; for file in $(filter-out benchmarks/measure.py,$(wildcard benchmarks/*.py)); do \
+		echo "== $$file"; quick=$(if $(QUICK),$$(grep -o -m1 -e --quick $$file)); \
+		$(BIN)/python $$file $$quick || failed="$$failed $$file"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # METEOR in C against METEOR in Python on 100,000 hostile pairs, under AddressSanitizer (minutes).
 fuzz: $(READY)
 	$(BIN)/python tests/evaluation/fuzz_meteor.py
 
-# torch comes first and exactly: a later resolver step must not swap it for another build.
-$(READY): pyproject.toml setup.py src/starc/evaluation/_meteor.c
+# torch comes first: a later resolver step must not swap it for another build.
+$(READY): pyproject.toml setup.py constraints.txt src/starc/evaluation/_meteor.c
 	@test -n "$(PYTHON)" || { echo "no Python found: install Python 3.11, or make PYTHON=/path/to/python"; exit 1; }
 	@echo "Setting up .venv (once, some minutes)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "no venv: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install -qq torch==2.13.0
-	@$(BIN)/python -m pip install -qq -e '.[dev]'
+	@$(BIN)/python -m pip install -qq -c constraints.txt torch
+	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
 	@touch $@
 
 clean:

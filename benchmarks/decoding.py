@@ -1,6 +1,6 @@
 """Beam search against transformers' own `generate`, on the same weights and the same memory.
 
-    python benchmarks/decoding.py --tokens 256
+    python benchmarks/decoding.py [--tokens 256] [--quick]
 
 T5-base size, random weights, one thread, CPU seconds, everything in one run. The end id is banned,
 so both decode all tokens. One JSON line per contender: seconds, ratio to transformers, and whether
@@ -10,51 +10,21 @@ its ids are the same. transformers needs about 1.6 s per token here; --tokens 32
 from __future__ import annotations
 
 import argparse
-import json
-import time
-from collections.abc import Callable
-from typing import Any
+import sys
+from pathlib import Path
 
 import torch
-import transformers
+from measure import best, report
 from torch import Tensor
 from transformers import T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from starc.config import BeamSearch, T5Config
+from starc.config import BeamSearch
 from starc.decoder.beam_search import Decoded, generate
 from starc.decoder.precision import convert
-from starc.decoder.t5 import T5
 
-
-def peer(settings: T5Config) -> T5ForConditionalGeneration:
-    """transformers' model of the same size, with random weights."""
-    config = transformers.T5Config(
-        vocab_size=settings.vocabulary,
-        d_model=settings.width,
-        d_kv=settings.head_width,
-        d_ff=settings.feed_forward,
-        num_layers=settings.layers,
-        num_decoder_layers=settings.decoder_layers,
-        num_heads=settings.heads,
-        decoder_start_token_id=0,
-    )
-    return T5ForConditionalGeneration(config).eval()
-
-
-def ours(model: T5ForConditionalGeneration, settings: T5Config) -> T5:
-    """Our model with the weights of `model`."""
-    t5 = T5(settings).eval()
-    weights = model.state_dict()
-    t5.load_state_dict({name: weights[name] for name in t5.state_dict()})
-    return t5
-
-
-def timed(call: Callable[[], Any]) -> tuple[Any, float]:
-    """The result and its CPU seconds."""
-    begin = time.process_time()
-    result = call()
-    return result, time.process_time() - begin
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from support.stock_t5 import stock, with_weights_of
 
 
 def peer_generate(
@@ -93,12 +63,15 @@ def main() -> None:
     parser.add_argument("--beams", type=int, default=4)
     parser.add_argument("--memory", type=int, default=1205, help="positions of the decoder memory")
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--quick", action="store_true", help="a small model, to see it run")
     options = parser.parse_args()
+    if options.quick:
+        options.tokens, options.memory, options.layers = 8, 100, 1
     torch.set_num_threads(1)
     torch.manual_seed(0)
     settings = T5Config(layers=options.layers, decoder_layers=options.layers)
-    model = peer(settings)
-    t5 = ours(model, settings)
+    model = stock(settings)
+    t5 = with_weights_of(model, settings)
     memory_BMD = torch.randn(options.videos, options.memory, settings.width)
     mask_BM = torch.ones(options.videos, options.memory, dtype=torch.bool)
     search = BeamSearch(
@@ -108,22 +81,22 @@ def main() -> None:
         rules="transformers",
     )
     facts = {"tokens": options.tokens, "videos": options.videos, "beams": options.beams}
-    (ids, scores), peer_seconds = timed(lambda: peer_generate(model, memory_BMD, mask_BM, search))
-    print(json.dumps({"what": "transformers", **facts, "cpu_seconds": round(peer_seconds, 2)}))
+    peer = best(lambda: peer_generate(model, memory_BMD, mask_BM, search), 1)
+    ids, scores = peer.result
+    report("transformers", **facts, cpu_seconds=peer.cpu)
     for precision in ("float32", "int8"):
         convert(t5, precision)
-        decoded, seconds = timed(lambda: generate(t5, memory_BMD, mask_BM, search))
-        gap = max(abs(mine.score - other) for mine, other in zip(decoded, scores, strict=True))
-        report = {
-            "what": f"starc {precision}",
+        ours = best(lambda: generate(t5, memory_BMD, mask_BM, search), 1)
+        decoded = ours.result
+        report(
+            f"starc {precision}",
             **facts,
-            "cpu_seconds": round(seconds, 2),
-            "ratio": round(peer_seconds / seconds, 2),
-            "ids_equal": [video.ids for video in decoded] == ids,
-            "ids_agree": round(agreement(decoded, ids), 4),
-            "score_gap": gap,
-        }
-        print(json.dumps(report), flush=True)
+            cpu_seconds=ours.cpu,
+            ratio=peer.cpu / ours.cpu,
+            ids_equal=[video.ids for video in decoded] == ids,
+            ids_agree=agreement(decoded, ids),
+            score_gap=max(abs(a.score - b) for a, b in zip(decoded, scores, strict=True)),
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Every score of docs/model-card.md: the embedded model on YouCook2's validation videos.
 
     python benchmarks/embedded.py [DATA] [--prepared FOLDER] [--model FOLDER] [--beams 4]
-        [--ways 0 1 2 3]
+        [--ways 0 1 2 3] [--quick]
 
-DATA is ../shared/data unless named. Features, speech and annotations are prepared first, which
+DATA is $STARC_SHARED/data unless named. Features, speech and annotations are prepared first, which
 takes some minutes, unless a folder of recipes/prepare_youcook2.py is named. The model's settings
 were chosen on the first 100 videos (`choose`); `report` are the other 302.
 """
@@ -15,6 +15,8 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+
+from measure import row, shared
 
 from starc.decoder.beam_search import SEARCH
 from starc.evaluation import score
@@ -37,19 +39,22 @@ WAYS = (
 def main() -> None:
     """Prepare, caption, score, print."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("data", type=Path, nargs="?", default=ROOT.parent / "shared/data")
+    arguments.add_argument("data", type=Path, nargs="?")
     arguments.add_argument("--prepared", type=Path)
     arguments.add_argument("--model", type=Path, default=EMBEDDED)
     arguments.add_argument("--beams", type=int, default=4)
     every = range(len(WAYS))
     arguments.add_argument("--ways", type=int, nargs="+", choices=every, default=every)
+    arguments.add_argument("--quick", action="store_true", help="one way, greedily")
     options = arguments.parse_args()
-    if options.prepared is None and not options.data.is_dir():
-        sys.exit(f"{options.data}: no such folder; name the folder with YouCook2's files")
+    if options.prepared is None and options.data is None:
+        options.data = shared("data")
+    if options.quick:
+        options.ways, options.beams = [0], 1
     with tempfile.TemporaryDirectory() as folder:
         prepared = options.prepared or _prepared(options.data, Path(folder))
-        print("| | videos | " + " | ".join(SHOWN.values()) + " | saliency AUC |")
-        print("|---|---:|" + "---:|" * (len(SHOWN) + 1))
+        row(["", "videos", *SHOWN.values(), "saliency AUC"])
+        row(["---", *["---:"] * (len(SHOWN) + 2)])
         for name, features, store in (WAYS[way] for way in options.ways):
             found = evaluate(
                 options.model,
@@ -60,7 +65,7 @@ def main() -> None:
                 search=replace(SEARCH, beams=options.beams),
             )
             for part in ("choose", "report", "validation"):
-                print(_row(f"{name}: {part}", found, read_references(prepared / f"{part}.json")))
+                row(_cells(f"{name}: {part}", found, read_references(prepared / f"{part}.json")))
 
 
 def _prepared(data: Path, out: Path) -> Path:
@@ -71,7 +76,7 @@ def _prepared(data: Path, out: Path) -> Path:
     return out
 
 
-def _row(name: str, found: Answers, wanted: dict[str, VideoAnnotation]) -> str:
+def _cells(name: str, found: Answers, wanted: dict[str, VideoAnnotation]) -> list[str]:
     metrics = score({video: found.predictions[video] for video in wanted}, wanted).metrics
     cells = [f"{100 * metrics[key]:.2f}" for key in SHOWN]
     auc = (
@@ -79,7 +84,7 @@ def _row(name: str, found: Answers, wanted: dict[str, VideoAnnotation]) -> str:
         if found.saliency_auc is None or "validation" not in name
         else f"{found.saliency_auc:.3f}"
     )
-    return " | ".join([f"| {name}", str(len(wanted)), *cells, auc]) + " |"
+    return [name, str(len(wanted)), *cells, auc]
 
 
 if __name__ == "__main__":

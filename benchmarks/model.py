@@ -1,6 +1,6 @@
 """How fast are the stages of the model, and how much memory does training need?
 
-    python benchmarks/model.py [windows] [transport] [memory] [compile]
+    python benchmarks/model.py [windows] [transport] [memory] [compile] [--quick]
 
 CPU seconds (user + system) on one thread, ours and a peer side by side in one run, best of a few
 rounds. The peers are Python loops over videos (and windows) of the same mathematics, written the
@@ -11,18 +11,17 @@ decoding.py, search in search.py.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import json
 import math
-import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 
 import torch
 import torch.nn.functional as F
+from measure import best, cpu_seconds, peak_bytes, report
 from torch import Tensor
 
 from starc import config as configs
@@ -36,22 +35,10 @@ from starc.retrieval.datastore import CaptionStore
 VIDEOS, FRAMES, WIDTH = 32, 100, 768
 
 
-def cpu_seconds(work: Callable[[], object], rounds: int = 3) -> float:
-    """CPU time of the quickest of a few rounds."""
-    best = math.inf
-    for _ in range(rounds):
-        start = time.process_time()
-        work()
-        best = min(best, time.process_time() - start)
-    return best
-
-
 def show(what: str, ours: float, peer: float, difference: float, *, lean: float) -> None:
     """One line of results; `lean` is the best loop we know to write."""
-    line = {"what": what, "ours_s": round(ours, 4), "peer_s": round(peer, 4)}
-    line |= {"ratio": round(peer / ours, 1), "target": 30, "lean_loop_s": round(lean, 4)}
-    line |= {"ratio_to_lean": round(lean / ours, 1), "largest_difference": difference}
-    print(json.dumps(line), flush=True)
+    report(what, ours_s=ours, peer_s=peer, ratio=peer / ours, target=30, lean_loop_s=lean,
+           ratio_to_lean=lean / ours, largest_difference=difference)  # fmt: skip
 
 
 def loop_windows(module: SlidingWindowAttention, x_BTD: Tensor) -> Tensor:
@@ -104,10 +91,10 @@ def bench_windows() -> None:
             difference = (ours(module, x_BTD) - loop_windows(module, x_BTD)).abs().max().item()
         show(
             f"SWSA forward+backward, batch 32, stride {stride}",
-            cpu_seconds(partial(step, ours), 6),
-            cpu_seconds(partial(step, loop_windows), 1),
+            best(partial(step, ours), 6).cpu,
+            best(partial(step, loop_windows), 1).cpu,
             difference,
-            lean=cpu_seconds(partial(step, lean_loop_windows)),
+            lean=best(partial(step, lean_loop_windows)).cpu,
         )
 
 
@@ -174,11 +161,11 @@ def bench_transport() -> None:
     difference = (ours - loop_transport(problem, options)).abs().max().item()
     recorded = dataclasses.replace(problem, cost_BTK=problem.cost_BTK.requires_grad_())
     with torch.no_grad():
-        lean = cpu_seconds(lambda: loop_transport(problem, options, lean=True))
+        lean = best(lambda: loop_transport(problem, options, lean=True)).cpu
     show(
         "transport, batch 32",
-        cpu_seconds(lambda: transport.solve(problem, options), 10),
-        cpu_seconds(lambda: loop_transport(recorded, options)),
+        best(lambda: transport.solve(problem, options), 10).cpu,
+        best(lambda: loop_transport(recorded, options)).cpu,
         difference,
         lean=lean,
     )
@@ -204,31 +191,26 @@ def training_step(config: Config, videos: int = 4) -> dict[str, float]:
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-5, fused=True)
     result = {}
     for name in ("first", "second"):
-        start = time.process_time()
+        start = cpu_seconds()
         model(batch, store).total.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         model.t5.rescale_time_embeddings()
-        result[f"{name}_step_s"] = round(time.process_time() - start, 2)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    return result | {"peak_GB": round(peak, 2)}
+        result[f"{name}_step_s"] = cpu_seconds() - start
+    return result | {"peak_GB": peak_bytes() / 1e9}
 
 
 def bench_memory() -> None:
     """Peak memory of training at T5-base size, batch 4: generative and denoising pass, Adam."""
-    code = "import model; model.step_alone()"
-    run = subprocess.run([sys.executable, "-c", code], cwd=sys.path[0], capture_output=True)
-    print(run.stdout.decode().strip() or run.stderr.decode()[-300:], flush=True)
+    subprocess.run([sys.executable, __file__, "step_alone"], check=True)
 
 
 def step_alone() -> None:
     """The body of `bench_memory`, in a process of its own."""
-    torch.set_num_threads(1)
     config = configs.paper()
     config = dataclasses.replace(config, t5=dataclasses.replace(config.t5, recompute=True))
-    what = "training step, T5-base, batch 4, t5.recompute"
-    print(json.dumps({"what": what, "target_GB": 10} | training_step(config)))
+    report("training step, T5-base, batch 4, t5.recompute", target_GB=10, **training_step(config))
 
 
 def bench_compile() -> None:
@@ -244,26 +226,33 @@ def bench_compile() -> None:
         run(x_BTD, mask_BT).square().sum().backward()
 
     compiled = torch.compile(module)
-    start = time.process_time()
-    step(compiled)
-    line = {"what": "torch.compile, temporal encoder, batch 4", "compiling_s": 0.0}
-    line["compiling_s"] = round(time.process_time() - start, 1)
-    line["plain_s"] = round(cpu_seconds(lambda: step(module)), 2)
-    line["compiled_s"] = round(cpu_seconds(lambda: step(compiled)), 2)
-    print(json.dumps(line), flush=True)
+    report(
+        "torch.compile, temporal encoder, batch 4",
+        compiling_s=best(lambda: step(compiled), 1).cpu,
+        plain_s=best(lambda: step(module)).cpu,
+        compiled_s=best(lambda: step(compiled)).cpu,
+    )
+
+
+CLAIMS = {
+    "windows": bench_windows,
+    "transport": bench_transport,
+    "memory": bench_memory,
+    "compile": bench_compile,
+}
 
 
 def main() -> None:
     """Run the benchmarks named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("claims", nargs="*", choices=[*CLAIMS, "step_alone", []], metavar="CLAIM")
+    parser.add_argument("--quick", action="store_true", help="windows and transport only")
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    known = {
-        "windows": bench_windows,
-        "transport": bench_transport,
-        "memory": bench_memory,
-        "compile": bench_compile,
-    }
-    for name in sys.argv[1:] or known:
-        known[name]()
+    if options.claims == ["step_alone"]:
+        return step_alone()
+    for name in options.claims or (["windows", "transport"] if options.quick else CLAIMS):
+        CLAIMS[name]()
 
 
 if __name__ == "__main__":

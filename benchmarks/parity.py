@@ -1,10 +1,11 @@
 """Do we give the numbers of the published code? One JSON line per case in a folder.
 
-    python benchmarks/parity.py DIR
+    python benchmarks/parity.py [DIR]
 
-DIR holds `weights.pt` (published names, and the hyper-parameters), `bank_embeds.pt` (a datastore),
-`case_*.pt` (inputs and what the published code made of them at every stage) and perhaps
-`train_step_*.pt` (gradients, and the weights after one step). "errors" are the largest absolute
+DIR is $STARC_SHARED/parity/model unless named. It holds `weights.pt` (published names, and the
+hyper-parameters), `bank_embeds.pt` (a datastore), `case_*.pt` (inputs and what the published code
+made of them at every stage) and perhaps `train_step_*.pt` (gradients, and the weights after one
+step). "errors" are the largest absolute
 differences of a stage, for losses and gradients relative ones; "equal" says whether assignments,
 segments, retrieved captions and generated ids are the same; "ok" whether all is within tolerance.
 """
@@ -274,10 +275,18 @@ def run(folder: Path) -> Iterator[Report]:
 def main() -> int:
     """Exit 1 if any case is out of tolerance."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--quick", action="store_true", help="the cases of the tests only")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     ok = True
-    for report in run(parser.parse_args().folder):
+    if options.quick:
+        options.folder = Path(__file__).parents[1] / "tests/data/model"
+    elif options.folder is None:
+        from measure import shared
+
+        options.folder = shared("parity/model")
+    for report in run(options.folder):
         print(report.line(), flush=True)
         ok = ok and report.ok
     return 0 if ok else 1

@@ -1,13 +1,13 @@
 """From file to captions: the sample, decoding, overlap of stages, cache, memory.
 
-    python benchmarks/pipeline.py [--full] [--only sample decoding overlap cache memory]
+    python benchmarks/pipeline.py [--full | --quick] [--only sample decoding overlap cache memory]
 
 One JSON line per claim. The sample is examples/scrambled_eggs.mp4 with the embedded model, as one
 runs it: `starc caption` as a process of its own, with an empty cache and then with its cache,
 against the length of the video; memory is the most that it and its children held together. In the
 other claims encoders are those inside packages, the model has random weights at T5-small size, and
 all videos are made here. Decoding is compared with the `ffmpeg` program and the same filters, in
-CPU seconds; overlap and cache in wall seconds, best of `--runs`, since they are about time that
+CPU seconds; overlap and cache in wall seconds, best of two, since they are about time that
 passes; memory is the peak of a process of its own, less what it held with the models loaded.
 `--full` takes more videos for overlap, a longer film for decoding and two hours for memory.
 
@@ -21,10 +21,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import multiprocessing
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -35,6 +33,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measure import (
+    best,
+    cpu_seconds,
+    machine_cpu_seconds,
+    peak_bytes,
+    report,
+    resident_bytes,
+    session_bytes,
+)
 from tokenizers import Tokenizer, models
 
 from starc import config
@@ -49,7 +56,10 @@ from starc.model.checkpoint import Loaded
 from starc.model.starc import STaRC
 from starc.retrieval.datastore import CaptionStore
 
-SIZES = [
+Size = int
+"""0 quick, 1 usual, 2 full."""
+RUNS = (1, 2, 2)
+SETTINGS = [
     "temporal.features=1280", "temporal.depth=6", "temporal.heads=8", "t5.width=512",
     "t5.feed_forward=2048", "t5.layers=6", "t5.decoder_layers=6", "t5.heads=8",
 ]  # fmt: skip
@@ -60,16 +70,8 @@ def film(
 ) -> Path:
     """A moving test picture with noise for sound; `minutes` repeats the first minute."""
     once = path.with_name(f"once-{path.name}")
-    sources = [
-        "-f",
-        "lavfi",
-        "-i",
-        f"testsrc2=s={size}:r=25",
-        "-f",
-        "lavfi",
-        "-i",
-        "anoisesrc=a=0.1",
-    ]
+    sources = ["-f", "lavfi", "-i", f"testsrc2=s={size}:r=25"]
+    sources += ["-f", "lavfi", "-i", "anoisesrc=a=0.1"]
     codecs = ["-c:v", "libx264", "-preset", "veryfast", "-g", str(250 - key % 7), "-c:a", "aac"]
     ffmpeg(*sources, "-t", str(seconds), *codecs, "-pix_fmt", "yuv420p", str(once))
     if minutes:
@@ -85,7 +87,7 @@ def ffmpeg(*arguments: str) -> None:
 
 def captioner(cache: Path, *, engine: str = "auto") -> Captioner:
     torch.manual_seed(0)
-    settings = config.apply_overrides(config.paper(), SIZES)
+    settings = config.apply_overrides(config.paper(), SETTINGS)
     store = CaptionStore([f"caption {k}" for k in range(1000)], torch.randn(1000, 1280))
     words = {word: n for n, word in enumerate(["<pad>", "</s>", "<unk>", *map(str, range(31000))])}
     loaded = Loaded(
@@ -100,28 +102,16 @@ def captioner(cache: Path, *, engine: str = "auto") -> Captioner:
     return Captioner(lambda: loaded, lambda: encoder, options)
 
 
-def best(call: Callable[[], Any], runs: int) -> float:
-    """Fewest wall seconds."""
-    times = []
-    for _ in range(runs):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
 def cpu(call: Callable[[], Any], *, children: bool = False) -> float:
     """CPU seconds of all threads, or of the programs started."""
-    who = resource.RUSAGE_CHILDREN if children else resource.RUSAGE_SELF
-    before = resource.getrusage(who)
+    before = cpu_seconds(children=children)
     call()
-    after = resource.getrusage(who)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu_seconds(children=children) - before
 
 
-def decoding(folder: Path, full: bool, runs: int) -> None:
-    seconds = 600 if full else 60
-    path = film(folder / "film.mp4", seconds=60, minutes=seconds // 60 if full else 0)
+def decoding(folder: Path, size: Size) -> None:
+    seconds, runs = (10, 60, 600)[size], RUNS[size]
+    path = film(folder / "film.mp4", seconds=min(seconds, 60), minutes=seconds // 60)
     filters = "fps=1,scale=398:224:flags=bicubic,crop=224:224"
     command = ["-i", str(path), "-vf", filters, "-pix_fmt", "rgb24", "-f", "rawvideo", "/dev/null"]
     theirs = min(cpu(lambda: ffmpeg(*command), children=True) for _ in range(runs))
@@ -130,16 +120,16 @@ def decoding(folder: Path, full: bool, runs: int) -> None:
     few = min(
         cpu(lambda: list(sample_frames(path, indices=spread(frames, 20)))) for _ in range(runs)
     )
-    say("decoding", seconds=seconds, ffmpeg_cpu_s=theirs, ours_cpu_s=ours, ratio=theirs / ours)
-    say("decoding, 20 frames of all", ours_cpu_s=few, ratio=theirs / few)
+    report("decoding", seconds=seconds, ffmpeg_cpu_s=theirs, ours_cpu_s=ours, ratio=theirs / ours)
+    report("decoding, 20 frames of all", ours_cpu_s=few, ratio=theirs / few)
 
 
-def overlap(folder: Path, full: bool, runs: int) -> None:
+def overlap(folder: Path, size: Size) -> None:
     videos = folder / "videos"
     videos.mkdir()
-    count = 16 if full else 8
+    count, seconds = (2, 8, 16)[size], (5, 30, 30)[size]
     for k in range(count):
-        film(videos / f"{k}.mp4", seconds=30 + k, size="640x360", key=k)
+        film(videos / f"{k}.mp4", seconds=seconds + k, size="640x360", key=k)
     calls: dict[str, Callable[[Path, Captioner, Path], None]] = {
         "serial": functools.partial(one_after_another, at_once=1),
         "one_thread": functools.partial(one_after_another, at_once=1),
@@ -149,20 +139,20 @@ def overlap(folder: Path, full: bool, runs: int) -> None:
     times: dict[str, list[float]] = {name: [] for name in calls}
     busy: dict[str, list[float]] = {name: [] for name in calls}
     others, threads = 0.0, torch.get_num_threads()
-    for run in range(runs):
+    for run in range(RUNS[size]):
         for name, call in calls.items():
             place = folder / f"{name} {run}"
             stages = captioner(place / "cache")
             stages.settings  # noqa: B018  loading is no stage
             torch.set_num_threads(1 if name == "one_thread" else threads)
-            began, all_before, ours = time.perf_counter(), machine_cpu(), own_cpu()
+            began, all_before, ours = time.perf_counter(), machine_cpu_seconds(), own_cpu()
             call(videos, stages, place)
             times[name].append(time.perf_counter() - began)
             busy[name].append(own_cpu() - ours)
-            others += max(0.0, machine_cpu() - all_before - busy[name][-1])
+            others += max(0.0, machine_cpu_seconds() - all_before - busy[name][-1])
     torch.set_num_threads(threads)
     fastest = {name: min(found) for name, found in times.items()}
-    say(
+    report(
         "overlap of stages",
         videos=count,
         cores=os.cpu_count(),
@@ -192,25 +182,15 @@ def overlapped(videos: Path, stages: Captioner, out: Path) -> None:
 
 def own_cpu() -> float:
     """CPU seconds of this process and of the children that have ended."""
-    found = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in found)
+    return cpu_seconds() + cpu_seconds(children=True)
 
 
-def machine_cpu() -> float:
-    """CPU seconds of all processes since the machine started; 0 where the system does not say."""
-    stat = Path("/proc/stat")
-    if not stat.is_file():
-        return 0.0
-    user, nice, system = (int(ticks) for ticks in stat.read_text().split()[1:4])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
-
-
-def sample(folder: Path, full: bool, runs: int) -> None:
+def sample(folder: Path, size: Size) -> None:
     video = Path(__file__).parents[1] / "examples/scrambled_eggs.mp4"
-    length, most = probe(video).duration, 0.0
-    others = machine_cpu() - own_cpu()
+    length, most = probe(video).duration, 0
+    others = machine_cpu_seconds() - own_cpu()
     seconds: list[float] = []
-    for run in range(1 + runs):
+    for run in range(1 + RUNS[size]):
         out = folder / f"out {run}"
         began = time.perf_counter()
         child = subprocess.Popen(
@@ -220,41 +200,28 @@ def sample(folder: Path, full: bool, runs: int) -> None:
             start_new_session=True,
         )
         while child.poll() is None:
-            most = max(most, _group_mb(child.pid))
+            most = max(most, session_bytes(child.pid))
             time.sleep(0.02)
         seconds.append(time.perf_counter() - began)
         assert child.returncode == 0 and any(out.iterdir())
     cold, warm = seconds[0], min(seconds[1:])
-    say("sample", video_s=length, cold_s=cold, cold_realtime=length / cold, warm_s=warm,
-        warm_realtime=length / warm, peak_mb=most,
-        others_cpu_s=machine_cpu() - own_cpu() - others)  # fmt: skip
+    report("sample", video_s=length, cold_s=cold, cold_realtime=length / cold, warm_s=warm,
+           warm_realtime=length / warm, peak_mb=most / 2**20,
+           others_cpu_s=machine_cpu_seconds() - own_cpu() - others)  # fmt: skip
 
 
-def _group_mb(group: int) -> float:
-    """Megabytes resident in all processes of a session."""
-    pages = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        pages += int(fields[21]) if int(fields[3]) == group else 0
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def cache(folder: Path, full: bool, runs: int) -> None:
-    path = film(folder / "cached.mp4", seconds=300 if full else 60)
+def cache(folder: Path, size: Size) -> None:
+    path = film(folder / "cached.mp4", seconds=(10, 60, 300)[size])
     stages = captioner(folder / "cache")
     stages.settings  # noqa: B018
-    cold = best(lambda: caption_one(path, stages), 1)
-    warm = best(lambda: caption_one(path, stages), runs)
-    say("cache", cold_s=cold, warm_s=warm, ratio=cold / warm)
+    cold = best(lambda: caption_one(path, stages), 1).wall
+    warm = best(lambda: caption_one(path, stages), RUNS[size]).wall
+    report("cache", cold_s=cold, warm_s=warm, ratio=cold / warm)
 
 
-def memory(folder: Path, full: bool, runs: int) -> None:
-    minutes = 120 if full else 20
-    size = "640x360" if full else "320x180"
-    path = film(folder / "long.mp4", seconds=60, size=size, minutes=minutes)
+def memory(folder: Path, size: Size) -> None:
+    minutes, pixels = (2, 20, 120)[size], ("320x180", "320x180", "640x360")[size]
+    path = film(folder / "long.mp4", seconds=60, size=pixels, minutes=minutes)
     # A process of its own: the peak of this one has other reasons.
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
@@ -262,8 +229,8 @@ def memory(folder: Path, full: bool, runs: int) -> None:
     child.start()
     held, most, windows, events = queue.get()
     child.join()
-    say("memory", minutes=minutes, size=size, windows=windows, events=events, models_mb=held,
-        peak_mb=most, beside_the_models_mb=most - held)  # fmt: skip
+    report("memory", minutes=minutes, size=pixels, windows=windows, events=events, models_mb=held,
+           peak_mb=most, beside_the_models_mb=most - held)  # fmt: skip
 
 
 def peak(path: Path, cache: Path, queue: Any) -> None:
@@ -271,20 +238,10 @@ def peak(path: Path, cache: Path, queue: Any) -> None:
     torch.set_num_threads(1)
     stages = captioner(cache)
     stages.settings  # noqa: B018
-    held = _resident_mb()
+    held = resident_bytes() / 2**20
     captioned = caption_one(path, stages)
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    most = peak_bytes() / 2**20
     queue.put((held, most, captioned.provenance["windows"], len(captioned.events)))
-
-
-def _resident_mb() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def say(claim: str, **numbers: Any) -> None:
-    rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in numbers.items()}
-    print(json.dumps({"claim": claim, **rounded}), flush=True)
 
 
 CLAIMS = {
@@ -298,15 +255,17 @@ CLAIMS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--full", action="store_true")
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--full", dest="size", action="store_const", const=2, default=1)
+    sizes.add_argument("--quick", dest="size", action="store_const", const=0)
     parser.add_argument("--only", nargs="+", choices=CLAIMS, default=list(CLAIMS))
-    parser.add_argument("--runs", type=int, default=2)
     arguments = parser.parse_args()
-    if shutil.which("ffmpeg") is None:
-        raise SystemExit("ffmpeg is not installed; the videos are made with it")
     for name in arguments.only:
+        if name != "sample" and shutil.which("ffmpeg") is None:
+            print(f"skipped: {name}, ffmpeg is not installed; the videos are made with it")
+            continue
         with tempfile.TemporaryDirectory() as folder:
-            CLAIMS[name](Path(folder), arguments.full, arguments.runs)
+            CLAIMS[name](Path(folder), arguments.size)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast does training go, and how much memory does it need?
 
-    python benchmarks/training.py [--base] [--steps N] [--videos B] [--rounds R]
+    python benchmarks/training.py [--base] [--steps N] [--videos B] [--rounds R] [--quick]
 
 The loop's own step (`Training.optimise`) against a plain loop over the same model with the stock
 T5ForConditionalGeneration of transformers: whole padded batches through its encoder, all logits at
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
+from measure import cpu_seconds, peak_bytes, report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from transformers import T5ForConditionalGeneration
@@ -196,11 +196,11 @@ def one_side(side: str, size: str, folder: Path, steps: int, videos: int | None)
     torch.set_num_threads(1)
     chosen = recipe_of(size, videos)
     task = task_of(folder, chosen)
-    started = time.process_time()
+    started = cpu_seconds()
     parts = task.train.parts(chosen.model.window, random.Random(0))
     planned = batches.order([task.train.length(part) for part in parts], chosen.train, 0)[:steps]
     read = [task.collate([task.train.part(parts[n]) for n in some], epoch=0) for some in planned]
-    data_s = (time.process_time() - started) / len(read)
+    data_s = (cpu_seconds() - started) / len(read)
     torch.manual_seed(0)
     model = STaRC(chosen.model)
     with tempfile.TemporaryDirectory() as place:
@@ -214,7 +214,7 @@ def one_side(side: str, size: str, folder: Path, steps: int, videos: int | None)
             with torch.no_grad():
                 result["loss_without_dropout"] = float(model(read[0], task.store).total)
         result |= timed(step, read)
-    result["peak_MB"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    result["peak_MB"] = round(peak_bytes() / 2**20)
     return result
 
 
@@ -223,11 +223,11 @@ def timed(step: Callable[[Batch], float], read: Sequence[Batch]) -> dict[str, fl
     if len(read) > 1:
         step(read[0])
     counted = read[1:] or read
-    cpu, wall = time.process_time(), time.perf_counter()
+    cpu, wall = cpu_seconds(), time.perf_counter()
     for batch in counted:
         step(batch)
     return {
-        "cpu_s": (time.process_time() - cpu) / len(counted),
+        "cpu_s": (cpu_seconds() - cpu) / len(counted),
         "wall_s": (time.perf_counter() - wall) / len(counted),
     }
 
@@ -253,21 +253,18 @@ def compare(size: str, given: argparse.Namespace) -> bool:
                 found.append(in_a_process(side, size, folder, given))
     ours, stock = (min(found, key=lambda one: one["cpu_s"]) for found in rounds.values())
     share = ours["data_s"] / ours["cpu_s"]
-    line = {"what": f"training step, {size}, batch {chosen.train.batch}, {given.steps} steps"}
+    figures: dict[str, Any] = {}
     for name, side in (("ours", ours), ("stock", stock)):
-        line[name] = {
-            "cpu_s": round(side["cpu_s"], 3),
-            "steps_per_s": round(1 / side["wall_s"], 3),
-            "peak_MB": side["peak_MB"],
-        }
-    line["ratio_cpu"] = round(stock["cpu_s"] / ours["cpu_s"], 2)
-    line["ratio_memory"] = round(stock["peak_MB"] / ours["peak_MB"], 2)
-    line["data_ms"] = round(1000 * ours["data_s"], 1)
-    line["data_share"] = round(share, 4)
+        kept = {"cpu_s": side["cpu_s"], "steps_per_s": 1 / side["wall_s"]}
+        figures[name] = kept | {"peak_MB": side["peak_MB"]}
+    figures["ratio_cpu"] = stock["cpu_s"] / ours["cpu_s"]
+    figures["ratio_memory"] = stock["peak_MB"] / ours["peak_MB"]
+    figures["data_ms"] = 1000 * ours["data_s"]
+    figures["data_share"] = share
     if "loss_without_dropout" in ours:
-        difference = abs(ours["loss_without_dropout"] / stock["loss_without_dropout"] - 1)
-        line["loss_difference"] = float(f"{difference:.1e}")
-    print(json.dumps(line), flush=True)
+        losses = [side["loss_without_dropout"] for side in (ours, stock)]
+        figures["loss_difference"] = abs(losses[0] / losses[1] - 1)
+    report(f"training step, {size}, batch {chosen.train.batch}, {given.steps} steps", **figures)
     return share < DATA_SHARE
 
 
@@ -278,10 +275,13 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--videos", type=int, help="batch; the recipe's without it")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="two steps of two videos, one round")
     parser.add_argument("--side", choices=["ours", "stock"], help=argparse.SUPPRESS)
     parser.add_argument("--size", choices=["tiny", "base"], help="this one alone")
     parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.quick:
+        given.steps, given.videos, given.rounds = 2, 2, 1
     if given.side:
         print(json.dumps(one_side(given.side, given.size, given.data, given.steps, given.videos)))
         return 0

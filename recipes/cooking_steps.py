@@ -19,7 +19,7 @@ Plain steps ("flip the naan over") are the same in everybody's words. So that no
 set is shipped, `skip` lists the marks of those that were met; `--check` with annotation files finds
 more:
 
-    python recipes/cooking_steps.py --check ../shared/data/yc2/vid2seq_*.json
+    python recipes/cooking_steps.py --check $STARC_SHARED/data/yc2/vid2seq_*.json
 """
 
 from __future__ import annotations

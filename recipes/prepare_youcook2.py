@@ -120,7 +120,7 @@ class Embedder:
 def read_evidence(path: Path) -> dict[str, list[str]]:
     """What an action recogniser saw ("take onion") in each 5 seconds of some videos."""
     found: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for line in path.read_text().splitlines():
+    for line in path.read_text("utf-8").splitlines():
         clip = re.match(r"\S*/(\S{11})_(\d+) \d+ \d+ (.+)", line)
         if clip:
             found[video_id(clip[1])].append((int(clip[2]), clip[3]))

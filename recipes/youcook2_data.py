@@ -81,7 +81,7 @@ def read_whisper(path: Path) -> dict[str, list[tuple[int, int, str]]]:
             for first, last, text in pattern.findall(row.get("asr_text") or "")
             if text.strip()
         ]
-        for row in json.loads(path.read_text())["annotations"]
+        for row in json.loads(path.read_text("utf-8"))["annotations"]
     }
 
 

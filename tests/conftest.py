@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from support.needs import SHARED, skip
+
 if TYPE_CHECKING:
     from starc.evaluation.meteor import Meteor
 
@@ -24,18 +26,14 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 DATA = Path(__file__).resolve().parent / "data"
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder with golden numbers and real data, beside the checkout."""
+    """The folder with golden numbers and real data: $STARC_SHARED, or beside the checkout."""
     if not SHARED.is_dir():
-        message = f"no golden numbers: {SHARED.name}/ is not beside the checkout"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
+        skip("no golden numbers and real data; set STARC_SHARED to the folder that has them")
     return SHARED
 
 
@@ -54,10 +52,9 @@ def meteor_backend() -> Callable[[str], Meteor]:
 
     def make(backend: str) -> Meteor:
         if backend == "c" and importlib.util.find_spec("starc.evaluation._meteor") is None:
-            message = "the C extension is not built"
-            if os.environ.get("CI") and shutil.which("cc"):
-                pytest.fail(message)
-            pytest.skip(message)
+            if not shutil.which("cc"):
+                pytest.skip("the C extension is not built: no C compiler")
+            skip("the C extension is not built")
         if backend not in made:
             made[backend] = Meteor(backend=backend)  # type: ignore[arg-type]
         return made[backend]

@@ -27,7 +27,7 @@ ROOMS["__main__"] = {"cli"}
 def imported(file: Path) -> set[str]:
     """Names below `starc` that a file imports, wherever in it."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file.name}: relative import"
             module = node.module or ""
@@ -51,7 +51,7 @@ def test_imports_follow_the_layers() -> None:
 
 def test_the_nouns_need_no_torch() -> None:
     for name in BASE:
-        text = (ROOT / f"{name}.py").read_text()
+        text = (ROOT / f"{name}.py").read_text("utf-8")
         assert "import torch" not in text, f"{name}.py"
 
 

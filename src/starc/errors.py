@@ -52,5 +52,7 @@ class ConfigError(StarcError):
 class MissingExtra(StarcError):
     """An optional dependency is not installed."""
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} is not installed; pip install 'starc[{extra}]'")
+    def __init__(self, what: str, extra: str | None = None) -> None:
+        """`what` is the package itself where no extra brings it."""
+        wanted = f"'starc[{extra}]'" if extra else what
+        super().__init__(f"{what} is not installed; pip install {wanted}")

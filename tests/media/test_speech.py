@@ -121,7 +121,7 @@ def test_no_recogniser(tmp_path: Path, deaf: None) -> None:
     path = write_clip(tmp_path / "a.mp4", audio="aac")
     found = transcribe(path)
     assert found.sentences == ()
-    assert found.provenance.startswith("none: moonshine-voice 0.1.0 is not installed")
+    assert found.provenance.startswith("none: moonshine-voice==0.1.0 is not installed")
     for engine in ("whisper", "moonshine"):
         with pytest.raises(MissingExtra, match="pip install"):
             transcribe(path, engine=engine)

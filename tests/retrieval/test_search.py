@@ -82,16 +82,21 @@ def test_int8_scan_prunes():
     assert all(10 <= len(index) < 1500 for index, _ in found)
 
 
-def test_a_machine_without_int8_searches_in_float32(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("what", ["operators", "tensor", "kernel"])
+def test_a_torch_without_int8_searches_in_float32(monkeypatch: pytest.MonkeyPatch, what: str):
+    query_SD = torch.randn(3, 8, generator=torch.Generator().manual_seed(9))
+    wanted = by_force(random_store(50, 8), query_SD, 3)
     monkeypatch.setattr(search, "INT8_FROM", 10)
-
-    def refuse(*_: object) -> None:
-        raise RuntimeError("no such kernel")
-
-    monkeypatch.setattr(search.Int8Scan, "_pack", refuse)
+    if what == "operators":
+        monkeypatch.setattr(torch.ops, "quantized", object())
+    elif what == "tensor":
+        monkeypatch.delattr(torch, "_make_per_channel_quantized_tensor")
+    else:
+        monkeypatch.setattr(search, "_multiply", lambda x_SD, *_: torch.zeros(len(x_SD), 50))
     store = random_store(50, 8)
-    assert store.search(torch.ones(1, 8), k=3).index_SR.shape == (1, 3)
+    hits = store.search(query_SD, k=3)
     assert isinstance(store._scan, search.FloatScan)
+    assert torch.equal(hits.index_SR, wanted[0]) and torch.equal(hits.score_SR, wanted[1])
 
 
 def test_ties_go_to_the_lowest_index_and_neighbours_do_not_matter():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
@@ -60,6 +61,8 @@ def caption_folder(folder: Path, out: Path, delay: float = 0.0) -> batch.Counts:
 
 
 if __name__ == "__main__":
+    # Under nohup, or behind `&` in a script, Ctrl-C is ignored from the start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sys.exit(caption_folder(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])).exit_code)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A program for test_cluster.py: a Ray cluster of two workers, one of which dies half-way."""
+"""A program for test_cluster.py: a Ray cluster of two workers, one of which may die half-way."""
 
 from __future__ import annotations
 

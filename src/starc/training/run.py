@@ -75,14 +75,14 @@ class RunFolder:
         """A JSON file of the run."""
         path = self.folder / name
         try:
-            return json.loads(path.read_text())
+            return json.loads(path.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); start a new run") from None
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
         if self._metrics is None:
-            self._metrics = (self.folder / METRICS).open("a")
+            self._metrics = (self.folder / METRICS).open("a", encoding="utf-8")
         self._metrics.write(json.dumps(line) + "\n")
         self._metrics.flush()
 
@@ -92,7 +92,7 @@ class RunFolder:
         if not path.exists():
             return
         kept = []
-        for line in path.read_text().splitlines(keepends=True):
+        for line in path.read_text("utf-8").splitlines(keepends=True):
             with suppress(ValueError):  # the last line may be half written
                 if json.loads(line)["step"] <= step:
                     kept.append(line)

@@ -107,10 +107,7 @@ def manifest(name: str, files: Files, recipe: Recipe) -> dict[str, object]:
             for key, path in paths.items()
             if isinstance(path, Path)
         },
-        "versions": {
-            package: version(package)
-            for package in ("starc", "torch", "transformers", "accelerate")
-        }
+        "versions": {package: version(package) for package in ("starc", "torch", "accelerate")}
         | {"python": platform.python_version()},
     }
 

@@ -1,0 +1,117 @@
+"""What `pip install starc` brings is enough to caption; everything else is in a named extra."""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from starc.cli.doctor import EXTRAS
+from support.clips import write_clip
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+DEPENDENCIES = PYPROJECT["project"]["dependencies"]
+OPTIONAL = PYPROJECT["project"]["optional-dependencies"]
+PACKAGE = ROOT / "src/starc"
+
+
+def package(requirement: str) -> str:
+    """The name in a requirement, as pip compares names."""
+    return re.split(r"[ <>=!~;\[(]", requirement, maxsplit=1)[0].lower().replace("_", "-")
+
+
+def core_only(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """A program that has what the core depends on, and nothing that only an extra names."""
+    named = {package(line) for lines in OPTIONAL.values() for line in lines}
+    named |= {"sentence-transformers", "scikit-learn", "scipy"}
+    named -= {"starc"} | {package(line) for line in DEPENDENCIES}
+    absent = {
+        module
+        for module, owners in packages_distributions().items()
+        if named & {package(owner) for owner in owners}
+    }
+    assert {"transformers", "accelerate", "scipy", "sklearn", "fastapi"} <= absent
+    return subprocess.run(
+        [sys.executable, ROOT / "tests/support/core_only.py", ",".join(absent), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_every_module_but_the_viewer_imports_without_extras() -> None:
+    names = [
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        for path in PACKAGE.rglob("*.py")
+        if "viewer" not in path.parts and path.stem != "__main__"
+    ]
+    assert len(names) > 40
+    done = core_only("--import", *sorted(names))
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_core_captions(tmp_path: Path) -> None:
+    video = write_clip(tmp_path / "clip.mp4", audio="aac")
+    done = core_only("caption", video, "--format", "json", "--out", tmp_path / "clip.json")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "moonshine" in (tmp_path / "clip.json").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments"),
+    [
+        ("clip", ["features", "clip.mp4", "--out", "a.pth"]),
+        ("text", ["datastore", "build", "captions.txt", "--out", "store"]),
+        ("viewer", ["view", "clip.mp4"]),
+        ("eval", ["score", "predictions.json", "references.json"]),
+    ],
+)
+def test_a_missing_extra_is_named(
+    tmp_path: Path, extra: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_clip(tmp_path / "clip.mp4")
+    (tmp_path / "captions.txt").write_text("crack the eggs\n")
+    event = '{"timestamps": [[0, 1]], "sentences": ["crack the eggs"], "duration": 9}'
+    for name in ("predictions", "references"):
+        (tmp_path / f"{name}.json").write_text(f'{{"video": {event}}}')
+    done = core_only(*arguments)
+    assert done.returncode == 1, done.stderr[-2000:]
+    (line,) = done.stderr.splitlines()
+    assert f"pip install 'starc[{extra}]'" in line
+
+
+def test_the_extras_that_messages_name_exist() -> None:
+    named = set(EXTRAS)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+                "MissingExtra",
+                "_require",
+            ):
+                named |= {arg.value for arg in node.args[-1:] if isinstance(arg, ast.Constant)}
+    named = {name for name in named if "==" not in name}
+    assert named == OPTIONAL.keys() - {"all", "dev"}
+    everything = {*re.findall(r"\w+", OPTIONAL["all"][0])} - {"starc"}
+    assert everything == named
+
+
+def test_the_wheel_takes_every_file_of_the_package() -> None:
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["starc"]
+    built = {".py", ".c", ".so", ".pyc"}
+    for path in PACKAGE.rglob("*"):
+        if path.is_file() and path.suffix not in built:
+            name = path.relative_to(PACKAGE).as_posix()
+            depth = name.count("/")
+            assert any(
+                fnmatch.fnmatch(name, pattern) and pattern.count("/") == depth
+                for pattern in patterns
+            ), f"{name}: not in the package-data of pyproject.toml"
