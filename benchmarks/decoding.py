@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from starc.config import BeamSearch
+from starc.config import BeamSearch, T5Config
 from starc.decoder.beam_search import Decoded, generate
 from starc.decoder.precision import convert
 

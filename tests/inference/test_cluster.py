@@ -16,10 +16,10 @@ import pytest
 
 from starc.errors import MissingExtra
 from starc.inference import cluster
-from starc.inference.jobs import Manifest
+from starc.inference.jobs import MANIFEST, Manifest
 from starc.types import Captioned
 from support.needs import skip
-from support.small_batch import caption_folder, make_clip
+from support.small_batch import BrightnessCaptioner, caption_folder, make_clip
 
 PROGRAM = Path(__file__).parents[1] / "support" / "small_cluster.py"
 
