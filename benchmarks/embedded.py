@@ -18,11 +18,11 @@ from pathlib import Path
 
 from measure import row, shared
 
-from starc.decoder.beam_search import SEARCH
 from starc.evaluation import score
 from starc.files.annotations import VideoAnnotation, read_references
-from starc.inference.caption import EMBEDDED
-from starc.training.evaluate import Answers, evaluate
+from starc.inference.pipeline import EMBEDDED
+from starc.model.checkpoint import read_config
+from starc.training.evaluate import Evaluation, evaluate
 
 ROOT = Path(__file__).parents[1]
 SHOWN = {"CIDEr": "CIDEr", "METEOR": "METEOR", "soda_c": "SODA_c", "Bleu_4": "BLEU_4"}
@@ -62,7 +62,7 @@ def main() -> None:
                 prepared / f"{features}.safetensors",
                 prepared / "speech.json",
                 store=prepared / store,
-                search=replace(SEARCH, beams=options.beams),
+                search=replace(read_config(options.model).decoding, beams=options.beams),
             )
             for part in ("choose", "report", "validation"):
                 row(_cells(f"{name}: {part}", found, read_references(prepared / f"{part}.json")))
@@ -76,7 +76,7 @@ def _prepared(data: Path, out: Path) -> Path:
     return out
 
 
-def _cells(name: str, found: Answers, wanted: dict[str, VideoAnnotation]) -> list[str]:
+def _cells(name: str, found: Evaluation, wanted: dict[str, VideoAnnotation]) -> list[str]:
     metrics = score({video: found.predictions[video] for video in wanted}, wanted).metrics
     cells = [f"{100 * metrics[key]:.2f}" for key in SHOWN]
     auc = (

@@ -47,12 +47,13 @@ from tokenizers import Tokenizer, models
 from starc import config
 from starc.config import BeamSearch
 from starc.inference import batch
-from starc.inference.caption import WORKERS, shared_cores
+from starc.inference.batch import WORKERS, shared_cores
 from starc.inference.jobs import Manifest, find_videos, make_jobs
-from starc.inference.pipeline import Captioner, Options, caption_one
+from starc.inference.pipeline import Captioner, Options, ReadVideo
 from starc.media.encoders import EfficientNetLite
-from starc.media.video import count_frames, probe, sample_frames, spread
+from starc.media.video import count_frames, probe, sample_frames
 from starc.model.checkpoint import Loaded
+from starc.model.inputs import spread
 from starc.model.starc import STaRC
 from starc.retrieval.datastore import CaptionStore
 
@@ -95,11 +96,11 @@ def captioner(cache: Path, *, engine: str = "auto") -> Captioner:
         tokenizer=Tokenizer(models.WordLevel(words, unk_token="<unk>")),
         store=store,
         folder=Path("random"),
+        fingerprint="random",
     )
     search = BeamSearch(max_tokens=64, grammar=True)
-    encoder = EfficientNetLite()
-    options = Options(search=search, cache=cache, engine=engine)  # type: ignore[arg-type]
-    return Captioner(lambda: loaded, lambda: encoder, options)
+    options = Options(decoding=search, cache=cache, engine=engine)  # type: ignore[arg-type]
+    return Captioner(loaded, options, encoder=EfficientNetLite())
 
 
 def cpu(call: Callable[[], Any], *, children: bool = False) -> float:
@@ -167,8 +168,11 @@ def one_after_another(videos: Path, stages: Captioner, out: Path, *, at_once: in
     jobs = make_jobs(find_videos([videos]), out, ["json"])
     for first in range(0, len(jobs), at_once):
         some = jobs[first : first + at_once]
-        read = [(job.video, stages.features(job.video), stages.speech(job.video)) for job in some]
-        for job, captioned in zip(some, stages.captions(read), strict=True):
+        videos_read = [
+            ReadVideo(job.video, stages.read_frames(job.video), stages.read_speech(job.video))
+            for job in some
+        ]
+        for job, captioned in zip(some, stages.caption_read(videos_read), strict=True):
             batch.identify(job.video)
             batch.Output().write(captioned, job)
 
@@ -214,8 +218,8 @@ def cache(folder: Path, size: Size) -> None:
     path = film(folder / "cached.mp4", seconds=(10, 60, 300)[size])
     stages = captioner(folder / "cache")
     stages.settings  # noqa: B018
-    cold = best(lambda: caption_one(path, stages), 1).wall
-    warm = best(lambda: caption_one(path, stages), RUNS[size]).wall
+    cold = best(lambda: stages.caption(path), 1).wall
+    warm = best(lambda: stages.caption(path), RUNS[size]).wall
     report("cache", cold_s=cold, warm_s=warm, ratio=cold / warm)
 
 
@@ -239,7 +243,7 @@ def peak(path: Path, cache: Path, queue: Any) -> None:
     stages = captioner(cache)
     stages.settings  # noqa: B018
     held = resident_bytes() / 2**20
-    captioned = caption_one(path, stages)
+    captioned = stages.caption(path)
     most = peak_bytes() / 2**20
     queue.put((held, most, captioned.provenance["windows"], len(captioned.events)))
 

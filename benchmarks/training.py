@@ -38,8 +38,8 @@ from starc.config import T5Config
 from starc.model.inputs import Collator
 from starc.model.starc import Batch, STaRC
 from starc.retrieval.datastore import CaptionStore
-from starc.training import batches, recipes
-from starc.training.dataset import Videos
+from starc.training import recipes
+from starc.training.dataset import Videos, batch_order
 from starc.training.loop import Task, Training
 from starc.training.recipes import Recipe
 from starc.training.run import RunFolder
@@ -147,17 +147,11 @@ def make_data(folder: Path, features: int, videos: int) -> None:
 
 def task_of(folder: Path, chosen: Recipe) -> Task:
     """The files, a datastore of a thousand captions, and how they become batches."""
-    data, width = chosen.data, chosen.model.temporal.features
+    width = chosen.model.temporal.features
     found = Videos.read(folder / "annotations.json", folder / "features", folder / "speech.json")
     torch.manual_seed(1)
     store = CaptionStore([f"caption {n}" for n in range(1000)], torch.randn(1000, width))
-    collate = Collator(
-        chosen.model,
-        Tokenizer.from_file(str(folder / "tokenizer.json")),
-        frames=data.frames,
-        speech_tokens=data.speech_tokens,
-        target_tokens=data.target_tokens,
-    )
+    collate = Collator(chosen.model, Tokenizer.from_file(str(folder / "tokenizer.json")))
     return Task(found, None, store, collate)
 
 
@@ -197,8 +191,8 @@ def one_side(side: str, size: str, folder: Path, steps: int, videos: int | None)
     chosen = recipe_of(size, videos)
     task = task_of(folder, chosen)
     started = cpu_seconds()
-    parts = task.train.parts(chosen.model.window, random.Random(0))
-    planned = batches.order([task.train.length(part) for part in parts], chosen.train, 0)[:steps]
+    parts = task.train.parts(0.0, random.Random(0))
+    planned = batch_order([task.train.length(part) for part in parts], chosen.train, 0)[:steps]
     read = [task.collate([task.train.part(parts[n]) for n in some], epoch=0) for some in planned]
     data_s = (cpu_seconds() - started) / len(read)
     torch.manual_seed(0)

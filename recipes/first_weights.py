@@ -28,6 +28,7 @@ from torch import Tensor
 
 from starc.decoder.t5 import T5
 from starc.model import checkpoint
+from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
 from starc.retrieval.datastore import CaptionStore
 from starc.training import recipes, train
@@ -47,12 +48,13 @@ def main() -> None:
     model = STaRC(recipe.model)
     tokenizer = checkpoint.read_tokenizer(options.prepared / "tokenizer.json")
     if options.after:
-        model = train.started_from(options.after, recipe)
+        model = train.initialised(checkpoint.load(options.after, device="cpu"), recipe)
         retrieved_words(model, CaptionStore.load(options.prepared / "datastore"), tokenizer)
     else:
         known_words(model.t5, options.prepared / "words.safetensors")
         copying_heads(model.t5)
-    checkpoint.save(options.out, model, tokenizer=tokenizer)
+    joint = JointSpace.load(options.prepared / "joint.safetensors", tokenizer)
+    checkpoint.save(options.out, model, tokenizer=tokenizer, joint=joint)
 
 
 @torch.no_grad()

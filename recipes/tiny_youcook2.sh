@@ -16,10 +16,12 @@ plain="--set model.swsa=none --set model.saliency=none --set model.retrieval=non
 # speech; all training videos, twice three epochs.
 [ -e "$out/first" ] || python "$here/first_weights.py" tiny_youcook2 "$out/data" "$out/first" $plain
 [ -e "$out/practice/last" ] || starc train tiny_youcook2 --annotations "$out/data/extracts.json" $files $plain \
-    --run "$out/practice" --init "$out/first" --set model.window=30 --set train.clip=1 \
+    --run "$out/practice" --init "$out/first" --set model.windowing.seconds=30 \
+    --set model.windowing.longest=36 --set train.clip=1 \
     --set train.batch=16 --set train.epochs=1 --set train.learning_rate=2e-2
 [ -e "$out/vid2seq/last" ] || starc train tiny_youcook2 --annotations "$out/data/train.json" $files $plain \
-    --run "$out/vid2seq" --init "$out/practice/last" --set train.clip=1 --set train.learning_rate=1.2e-2
+    --run "$out/vid2seq" --init "$out/practice/last" --set model.windowing.longest=120 \
+    --set model.windowing.seconds=100 --set train.clip=1 --set train.learning_rate=1.2e-2
 [ -e "$out/vid2seq2/last" ] || starc train tiny_youcook2 --annotations "$out/data/train.json" $files $plain \
     --run "$out/vid2seq2" --init "$out/vid2seq/last" --set train.clip=1 --set train.learning_rate=1e-2
 

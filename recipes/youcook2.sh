@@ -8,9 +8,9 @@ data=$1 out=$2
 mkdir -p "$out"
 
 [ -e "$out/features.safetensors" ] || starc features "$data/videos" --out "$out/features.safetensors" \
-    --tower openai/clip-vit-large-patch14
+    --encoder openai/clip-vit-large-patch14
 [ -e "$out/datastore" ] || starc datastore build "$data/train.json" --out "$out/datastore" \
-    --tower openai/clip-vit-large-patch14
+    --encoder openai/clip-vit-large-patch14
 starc data check --annotations "$data/train.json" --features "$out/features.safetensors" \
     --speech "$data/speech.pkl" --datastore "$out/datastore" --validation "$data/val.json"
 

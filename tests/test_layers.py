@@ -1,6 +1,7 @@
 """Data walks through the house in one direction: a file imports only from earlier rooms."""
 
 import ast
+import re
 from pathlib import Path
 
 import starc
@@ -58,3 +59,16 @@ def test_the_nouns_need_no_torch() -> None:
 def test_no_room_for_odds_and_ends() -> None:
     names = {file.stem for file in ROOT.rglob("*.py")}
     assert not names & {"utils", "util", "misc", "common", "helpers"}
+
+
+def test_the_tour_names_every_module_once() -> None:
+    tour = (ROOT.parents[1] / "ARCHITECTURE.md").read_text("utf-8")
+    rooms = dict(re.findall(r"^### `(\w+)/`.*?\n(.*?)(?=^##|\Z)", tour, flags=re.S | re.M))
+    rooms[""] = re.search(r"^### The base.*?(?=^### )", tour, flags=re.S | re.M)[0]  # type: ignore[index]
+    for folder in (ROOT, *(path for path in ROOT.iterdir() if (path / "__init__.py").is_file())):
+        room = "" if folder == ROOT else folder.name
+        named = re.findall(r"`(\w+\.py)`", rooms[room])
+        files = {file.name for file in folder.glob("*.py")}
+        if room not in ("", "cli"):
+            files -= {"__init__.py"}
+        assert sorted(named) == sorted(files), f"{room or 'the base'}: {set(named) ^ files}"

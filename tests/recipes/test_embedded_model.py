@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import starc
-from starc.inference.caption import EMBEDDED, Starc
-from starc.inference.pipeline import Options
+from starc.inference.pipeline import EMBEDDED, Captioner, Options
 from starc.model import checkpoint
 from support.clips import write_clip
 
@@ -20,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Starc:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Captioner:
     return starc.load(options=Options(cache=tmp_path_factory.mktemp("cache")))
 
 
@@ -51,13 +50,13 @@ def test_the_demonstration(tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "out/scrambled_eggs.html").read_text()
 
 
-def test_a_silent_video_gets_an_answer(model: Starc, tmp_path: Path) -> None:
+def test_a_silent_video_gets_an_answer(model: Captioner, tmp_path: Path) -> None:
     captioned = model.caption(write_clip(tmp_path / "silent.mp4", seconds=8))
     assert captioned.sentences == () and len(captioned.saliency) == 8
     assert all(0 <= event.start < event.end <= 8.1 for event in captioned.events)
 
 
-def test_other_languages_and_subjects_get_an_answer(model: Starc, tmp_path: Path) -> None:
+def test_other_languages_and_subjects_get_an_answer(model: Captioner, tmp_path: Path) -> None:
     clip = write_clip(tmp_path / "clip.mp4", seconds=20)
     (tmp_path / "clip.srt").write_text(
         "1\n00:00:01,000 --> 00:00:08,000\nСегодня мы говорим о погоде\n\n"
