@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -40,12 +40,6 @@ CONFIG, WEIGHTS, TOKENIZER, JOINT, DATASTORE = (
 )
 SHOWN = 8
 """Names listed in an error message; the rest are counted."""
-
-
-class SavedDatastore(Datastore, Protocol):
-    """A datastore that can write itself into a folder."""
-
-    def save(self, folder: str | Path) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,7 @@ def save(
     model: STaRC,
     *,
     tokenizer: Tokenizer | None = None,
-    store: SavedDatastore | None = None,
+    store: Datastore | None = None,
     joint: JointSpace | None = None,
     half: bool = False,
 ) -> None:
@@ -162,7 +156,7 @@ def import_published(
     *,
     config: Config | None = None,
     tokenizer: Tokenizer | None = None,
-    store: SavedDatastore | None = None,
+    store: Datastore | None = None,
 ) -> Imported:
     """Make a model folder of a published Vid2Seq or STaRC file.
 

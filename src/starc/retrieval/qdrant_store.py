@@ -24,7 +24,9 @@ from starc.errors import DatastoreError, MissingExtra
 from starc.files.annotations import video_id
 from starc.retrieval.captions import CaptionList
 from starc.retrieval.datastore import (
+    Captions,
     CaptionStore,
+    Datastore,
     OnProgress,
     TextEncoder,
     embedded_for,
@@ -42,8 +44,6 @@ from starc.retrieval.search import (
 )
 from starc.retrieval.storage import read_facts, write_folder
 
-__all__ = ["QdrantStore"]
-
 _KEPT = 4096
 """Captions and embeddings kept from recent searches."""
 _RECALL_QUERIES = 100
@@ -51,10 +51,8 @@ _BATCH = 1024
 """Captions per request when many are sent or read."""
 
 
-class QdrantStore:
+class QdrantStore(Datastore):
     """A collection of captions in Qdrant."""
-
-    fingerprint = None  # others may change the collection at any time
 
     def __init__(self, location: Any, collection: str = "captions") -> None:
         """Open a collection; `location` is a URL, a folder, ":memory:" or a QdrantClient."""
@@ -144,6 +142,10 @@ class QdrantStore:
         }
 
     @property
+    def fingerprint(self) -> None:
+        """None: others may change the collection at any time."""
+
+    @property
     def exact(self) -> CaptionStore:
         """All captions, fetched into memory."""
         points = list(self._points(vectors=True))
@@ -163,11 +165,7 @@ class QdrantStore:
         )
 
     def add(
-        self,
-        captions: CaptionList | Iterable[str],
-        encoder: TextEncoder,
-        *,
-        on_progress: OnProgress | None = None,
+        self, captions: Captions, encoder: TextEncoder, on_progress: OnProgress = None
     ) -> QdrantStore:
         """Put more captions into the collection, embedded by the same encoder."""
         new = embedded_for(self, captions, encoder, on_progress)

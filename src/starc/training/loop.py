@@ -31,9 +31,9 @@ from starc.errors import ConfigError, DatastoreError, StarcError
 from starc.files.annotations import VideoAnnotation
 from starc.model import checkpoint
 from starc.model.batch import Batch
-from starc.model.checkpoint import SavedDatastore
 from starc.model.collate import Collator
 from starc.model.starc import Losses, STaRC
+from starc.retrieval.datastore import Datastore
 from starc.training import batches
 from starc.training.board import Board
 from starc.training.dataset import Part, Videos
@@ -52,7 +52,7 @@ class Task:
 
     train: Videos
     validation: Videos | None
-    store: SavedDatastore | None
+    store: Datastore | None
     collate: Collator
 
 
