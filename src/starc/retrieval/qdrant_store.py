@@ -58,7 +58,7 @@ class QdrantStore(Datastore):
         """Open a collection; `location` is a URL, a folder, ":memory:" or a QdrantClient."""
         self.client, self.collection = _client(location), collection
         self.location = None if self.client is location else _address(location)
-        with _closing_on_error(self.client, location), self._calls():
+        with _closing_on_error(self.client, location), _calls(collection):
             info = self.client.get_collection(collection)
             self.width = int(info.config.params.vectors.size)
         metadata = info.config.metadata or {}
@@ -187,7 +187,7 @@ class QdrantStore(Datastore):
         free = sorted(n for n in gone if n < left)
         last = [n for n in range(left, total) if n not in gone]
         models = _qdrant().models
-        with self._calls():
+        with _calls(self.collection):
             moved = self.client.retrieve(
                 self.collection, last, with_payload=True, with_vectors=True
             )
@@ -241,7 +241,7 @@ class QdrantStore(Datastore):
                 query_SD.tolist(), per_query(exclude, len(query_SD)), strict=True
             )
         ]
-        with self._calls():
+        with _calls(self.collection):
             answers = self.client.query_batch_points(self.collection, requests)
         rows = [self._keep(answer.points) for answer in answers]
         left = min(map(len, rows), default=min(k, len(self)))
@@ -273,7 +273,7 @@ class QdrantStore(Datastore):
         """Caption and embedding of each index, from memory or from the server."""
         held = {n: self._kept[n] for n in index if n in self._kept}
         if missing := sorted({n for n in index if n not in held}):
-            with self._calls():
+            with _calls(self.collection):
                 points = self.client.retrieve(
                     self.collection, missing, with_payload=True, with_vectors=True
                 )
@@ -287,7 +287,7 @@ class QdrantStore(Datastore):
         """All points in order of index."""
         offset = None
         while True:
-            with self._calls():
+            with _calls(self.collection):
                 points, offset = self.client.scroll(
                     self.collection,
                     limit=_BATCH,
@@ -312,14 +312,9 @@ class QdrantStore(Datastore):
                 vectors=store.embedding_ND[part].tolist(),
                 payloads=payloads,
             )
-            with self._calls():
+            with _calls(self.collection):
                 self.client.upsert(self.collection, points=points, wait=True)
             self._size += len(payloads)
-
-    @contextmanager
-    def _calls(self) -> Iterator[None]:
-        with _calls(self.collection):
-            yield
 
 
 class _Captions(Sequence[str]):
