@@ -150,7 +150,7 @@ def test_another_datastore_has_another_fingerprint(tmp_path: Path):
         kind.save(tmp_path / "d")
         loaded = open_datastore(tmp_path / "d")
         assert loaded.fingerprint == open_datastore(tmp_path / "d").fingerprint
-        assert loaded.exact.fingerprint != loaded.fingerprint or loaded.exact is loaded
+        assert (loaded.exact.fingerprint == loaded.fingerprint) == (loaded.exact is loaded)
         random_store(40, 8, seed=2).save(tmp_path / "d")
         assert open_datastore(tmp_path / "d").fingerprint != loaded.fingerprint
 

@@ -129,7 +129,7 @@ def add(name: Name, captions: Captions, encoder: OwnEncoder = None, subset: Subs
     with _opened(name) as store:
         model = _encoder_of(store, encoder)
         with embedding_progress() as on_progress:
-            edited = store.add(new, model, on_progress=on_progress)
+            edited = store.add(new, model, on_progress)
         _save(edited, name)
         _say(f"{name}: {len(new.captions)} captions added, {edited.facts['captions']} in all")
 

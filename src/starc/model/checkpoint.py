@@ -29,8 +29,7 @@ from starc.files.atomic import recover, replacing_folder
 from starc.model import published
 from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
-from starc.retrieval import datastore
-from starc.retrieval.datastore import Datastore
+from starc.retrieval.datastore import Datastore, open_datastore
 
 MARK = "starc_model"
 """The key of config.json by which a folder is known to be ours; its value is the version."""
@@ -153,13 +152,15 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
         if tokenizer is None or not (folder / JOINT).is_file():
             raise CheckpointError(f"{folder}: no {JOINT} or {TOKENIZER}; copy all of its files")
         joint = JointSpace.load(folder / JOINT, tokenizer)
+    store = open_datastore(store_folder) if store_folder.is_dir() else None
     return Loaded(
         model=model.to(_device(device)).eval(),
         tokenizer=tokenizer,
-        store=datastore.open_datastore(store_folder) if store_folder.is_dir() else None,
+        store=store,
         folder=folder,
         joint=joint,
-        fingerprint=fingerprint(folder),
+        # A shared datastore may change under the folder that points to it.
+        fingerprint=None if store is not None and not store.fingerprint else fingerprint(folder),
     )
 
 

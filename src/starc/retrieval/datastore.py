@@ -9,11 +9,13 @@ are brought to unit length once, when a datastore is made. A store in memory doe
 from __future__ import annotations
 
 import hashlib
+import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -53,8 +55,6 @@ from starc.retrieval.storage import (
 __all__ = [
     "CaptionStore",
     "Datastore",
-    "Duplicates",
-    "IndexedStore",
     "NearestCaptions",
     "TextEncoder",
     "joined",
@@ -62,85 +62,86 @@ __all__ = [
     "overlap",
 ]
 
-OnProgress = Callable[[int, int], None]
+Captions = CaptionList | Iterable[str]
+OnProgress = Callable[[int, int], None] | None
 """Called with (done, all) after each batch of captions."""
 
 
-class Datastore(Protocol):
-    """What every kind of datastore has."""
+class Datastore(ABC):
+    """What every kind of datastore has; those with an index over a `store` inherit the rest."""
+
+    captions: Sequence[str]
+    embedding_ND: EmbeddingTable
+    encoder: str
+    """Name of the text encoder."""
+    width: int
+    mean_D: Tensor | None
+    """Subtracted from the encoder's embeddings before they were brought to unit length."""
+    store: CaptionStore
+    _digest: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+    @abstractmethod
+    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions:
+        """The `k` captions of largest cosine to each query, less those of excluded videos."""
+
+    @abstractmethod
+    def save(self, folder: str | Path) -> None:
+        """Write a datastore folder."""
 
     @property
-    def captions(self) -> Sequence[str]: ...
-
-    @property
-    def embedding_ND(self) -> EmbeddingTable: ...
-
-    @property
-    def encoder(self) -> str:
-        """Name of the text encoder."""
-        ...
-
-    @property
-    def width(self) -> int: ...
-
-    @property
-    def mean_D(self) -> Tensor | None:
-        """Subtracted from the encoder's embeddings before they were brought to unit length."""
-        ...
-
-    @property
+    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """`kind`, `encoder`, `width`, `captions` and what else the kind notes in datastore.json."""
-        ...
-
-    @property
-    def fingerprint(self) -> str | None:
-        """A name for all that decides an answer; None where it may change, so do not cache."""
-        ...
 
     @property
     def recall(self) -> Recall | None:
         """What an approximate search finds of the true top-k; None where search is exact."""
-        ...
+        return None
 
     @property
     def exact(self) -> CaptionStore:
         """All captions as a datastore in memory, searched exactly."""
-        ...
+        return self.store
 
-    def __len__(self) -> int: ...
+    @property
+    def fingerprint(self) -> str | None:
+        """A name for all that decides an answer: of a folder, for its datastore.json.
+
+        None where others may change the datastore: do not cache.
+        """
+        if self._digest is None:
+            digest = hashlib.sha256(json.dumps(self.facts).encode())
+            for caption in self.captions:
+                digest.update(caption.encode("utf-8", "surrogatepass") + b"\0")
+            digest.update(self.exact.embedding_ND.cpu().contiguous().numpy().data)
+            self._digest = digest.hexdigest()
+        return f"{self.facts['kind']}:{self._digest}"
 
     def listing(self) -> CaptionList:
         """All captions, without summaries, and the video of each."""
-        ...
+        return CaptionList(self.exact.captions, self.exact.videos)
 
-    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions: ...
+    def add(self, captions: Captions, encoder: TextEncoder, on_progress: OnProgress = None) -> Self:
+        """The datastore with these captions after the present ones, embedded by its encoder."""
+        return self.rebuilt(self.exact.add(captions, encoder, on_progress))
 
-    def add(
-        self,
-        captions: CaptionList | Iterable[str],
-        encoder: TextEncoder,
-        *,
-        on_progress: OnProgress | None = None,
-    ) -> Datastore:
-        """The datastore with these captions after the present ones."""
-        ...
-
-    def remove(self, *, videos: Iterable[str] = (), captions: Iterable[str] = ()) -> Datastore:
+    def remove(self, *, videos: Iterable[str] = (), captions: Iterable[str] = ()) -> Self:
         """The datastore without the captions of some videos, or without these captions."""
-        ...
+        return self.rebuilt(self.exact.remove(videos=videos, captions=captions))
 
-    def save(self, folder: str | Path) -> None: ...
+    def rebuilt(self, store: CaptionStore) -> Self:
+        """The same kind of index over other captions."""
+        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Let go of a server, or of a folder that one process at a time may open."""
-        ...
 
 
-class CaptionStore:
+class CaptionStore(Datastore):
     """Captions, their unit embeddings, the video each came from, and who embedded them."""
-
-    recall = None
 
     def __init__(
         self,
@@ -167,7 +168,8 @@ class CaptionStore:
             raise DatastoreError("datastore: no captions in it; build it from at least one")
         self.captions: tuple[str, ...] = tuple(captions)
         self.videos: tuple[str | None, ...] = tuple(videos or [None] * len(captions))
-        self.embedding_ND = _unit(embedding_ND.detach())
+        self.embedding_ND: Tensor = _unit(embedding_ND.detach())
+        self.width = embedding_ND.shape[1]
         self.encoder = encoder
         self.mean_D = mean_D
         self.version = version or version_of("starc")
@@ -179,12 +181,12 @@ class CaptionStore:
     @classmethod
     def build(
         cls,
-        captions: CaptionList | Iterable[str],
+        captions: Captions,
         encoder: TextEncoder,
         *,
         centre: bool = False,
         batch: int = 256,
-        on_progress: OnProgress | None = None,
+        on_progress: OnProgress = None,
     ) -> CaptionStore:
         """Embed captions with a text encoder; blank ones are left out.
 
@@ -221,12 +223,6 @@ class CaptionStore:
         captions, embedding_ND = read_published(embeddings, sentences)
         return cls(captions, embedding_ND, encoder=encoder)
 
-    def close(self) -> None:
-        """Nothing to let go of."""
-
-    def __len__(self) -> int:
-        return len(self.captions)
-
     def __repr__(self) -> str:
         return f"CaptionStore({len(self)} captions, width {self.width}, encoder {self.encoder!r})"
 
@@ -234,16 +230,8 @@ class CaptionStore:
         return {**self.__dict__, "_scan": None}  # packed for this process; made again on demand
 
     @property
-    def width(self) -> int:
-        return self.embedding_ND.shape[1]
-
-    @property
     def exact(self) -> CaptionStore:
         return self
-
-    def listing(self) -> CaptionList:
-        """All captions and the video of each."""
-        return CaptionList(self.captions, self.videos)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -254,13 +242,6 @@ class CaptionStore:
             "width": self.width,
             "captions": len(self),
         }
-
-    @property
-    def fingerprint(self) -> str:
-        """A name for captions and embeddings; of a folder, for its datastore.json."""
-        if self._digest is None:
-            self._digest = content_digest(self.captions, self.embedding_ND)
-        return f"captions:{self._digest}"
 
     def to(self, device: torch.device | str) -> CaptionStore:
         """The same datastore with its embeddings on another device."""
@@ -301,11 +282,7 @@ class CaptionStore:
         return None if video is None else self._rows.get(video_id(video))
 
     def add(
-        self,
-        captions: CaptionList | Iterable[str],
-        encoder: TextEncoder,
-        *,
-        on_progress: OnProgress | None = None,
+        self, captions: Captions, encoder: TextEncoder, on_progress: OnProgress = None
     ) -> CaptionStore:
         """A datastore with these captions after the present ones, embedded by the same encoder."""
         new = embedded_for(self, captions, encoder, on_progress)
@@ -370,50 +347,6 @@ class CaptionStore:
             version=str(stored.facts.get("version", "unknown")),
             digest=stored.digest,
         )
-
-
-class IndexedStore:
-    """What hierarchical and approximate datastores share: an index over `exact`."""
-
-    exact: CaptionStore
-    recall: Recall | None = None
-
-    def close(self) -> None:
-        """Nothing to let go of."""
-
-    @property
-    def encoder(self) -> str:
-        return self.exact.encoder
-
-    @property
-    def width(self) -> int:
-        return self.exact.width
-
-    @property
-    def mean_D(self) -> Tensor | None:
-        return self.exact.mean_D
-
-    def listing(self) -> CaptionList:
-        """All captions, without summaries, and the video of each."""
-        return self.exact.listing()
-
-    def rebuilt(self, store: CaptionStore) -> Self:
-        """The same kind of index over other captions."""
-        raise NotImplementedError
-
-    def add(
-        self,
-        captions: CaptionList | Iterable[str],
-        encoder: TextEncoder,
-        *,
-        on_progress: OnProgress | None = None,
-    ) -> Self:
-        """As `CaptionStore.add`, indexed anew."""
-        return self.rebuilt(self.exact.add(captions, encoder, on_progress=on_progress))
-
-    def remove(self, *, videos: Iterable[str] = (), captions: Iterable[str] = ()) -> Self:
-        """As `CaptionStore.remove`, indexed anew."""
-        return self.rebuilt(self.exact.remove(videos=videos, captions=captions))
 
 
 _QDRANT = "qdrant:"
@@ -497,9 +430,9 @@ def selected(listed: CaptionList, *, videos: Iterable[str], texts: Iterable[str]
 
 def embedded_for(
     store: Datastore,
-    captions: CaptionList | Iterable[str],
+    captions: Captions,
     encoder: TextEncoder,
-    on_progress: OnProgress | None,
+    on_progress: OnProgress,
     *,
     batch: int = 256,
 ) -> CaptionStore | None:
@@ -524,15 +457,6 @@ def embedded_for(
     )
 
 
-def content_digest(captions: Iterable[str], embedding_ND: Tensor) -> str:
-    """SHA-256 of captions and embeddings."""
-    digest = hashlib.sha256()
-    for caption in captions:
-        digest.update(caption.encode("utf-8", "surrogatepass") + b"\0")
-    digest.update(embedding_ND.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()
-
-
 def _unit(embedding_ND: Tensor) -> Tensor:
     embedding_ND = embedding_ND.float()
     length_N = torch.cat([part.norm(dim=1) for part in torch.split(embedding_ND, SCAN_ROWS)])
@@ -547,7 +471,7 @@ def _unit(embedding_ND: Tensor) -> Tensor:
 
 
 def _embed(
-    captions: Sequence[str], encoder: TextEncoder, batch: int, on_progress: OnProgress | None
+    captions: Sequence[str], encoder: TextEncoder, batch: int, on_progress: OnProgress
 ) -> Tensor:
     embedding_ND: Tensor | None = None
     for first in range(0, len(captions), batch):

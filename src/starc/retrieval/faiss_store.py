@@ -7,7 +7,6 @@ measured against exact search when the index is made: `FaissStore.recall`.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from starc.errors import DatastoreError, MissingExtra
-from starc.retrieval.datastore import CaptionStore, IndexedStore
+from starc.retrieval.datastore import CaptionStore, Datastore
 from starc.retrieval.search import (
     Exclude,
     NearestCaptions,
@@ -29,14 +28,12 @@ from starc.retrieval.search import (
 )
 from starc.retrieval.storage import read_folder, write_folder
 
-__all__ = ["FaissStore"]
-
 _INDEX = "index.faiss"
 _TRAINING = 128
 """Captions per list from which faiss learns its lists."""
 
 
-class FaissStore(IndexedStore):
+class FaissStore(Datastore):
     """A datastore searched through a faiss index."""
 
     def __init__(
@@ -69,17 +66,16 @@ class FaissStore(IndexedStore):
         self._index.add(self.embedding_ND.numpy())
         if queries_SD is None:
             queries_SD = recall_queries(self.embedding_ND, len(self), self.width)
-        self.recall: Recall = measure_recall(
-            self.search(queries_SD, k=k), self.exact.search(queries_SD, k=k)
+        self._recall = measure_recall(
+            self.search(queries_SD, k=k), self.store.search(queries_SD, k=k)
         )
-        """Measured when the index was made."""
 
     def _open(self, store: CaptionStore) -> None:
         self.faiss = _faiss()
-        self.exact = store.to("cpu")
+        self.store = store.to("cpu")
         self.captions, self.videos = store.captions, store.videos
-        self.embedding_ND = self.exact.embedding_ND
-        self._digest: str | None = None
+        self.embedding_ND: Tensor = self.store.embedding_ND
+        self.encoder, self.width, self.mean_D = store.encoder, store.width, store.mean_D
 
     def _inverted(self, lists: int) -> Any:
         quantiser = self.faiss.IndexFlatIP(self.width)
@@ -91,30 +87,24 @@ class FaissStore(IndexedStore):
         index.train(self.embedding_ND.numpy())
         return index
 
-    def __len__(self) -> int:
-        return len(self.exact)
-
     def __repr__(self) -> str:
         return f"FaissStore({len(self)} captions, {self.index}, {self.recall})"
 
     @property
+    def recall(self) -> Recall:
+        """Measured when the index was made."""
+        return self._recall
+
+    @property
     def facts(self) -> dict[str, Any]:
         return {
-            **self.exact.facts,
+            **self.store.facts,
             "kind": "faiss",
             "index": self.index,
+            "lists": getattr(self._index, "nlist", None),
             "effort": self.effort,
             "recall": asdict(self.recall),
         }
-
-    @property
-    def fingerprint(self) -> str:
-        """A name for captions, embeddings and index; of a folder, for its datastore.json."""
-        if self._digest is None:
-            settings = f"{self.index} {getattr(self._index, 'nlist', 0)} {self.effort}"
-            content = f"{self.exact.fingerprint} {settings}"
-            self._digest = hashlib.sha256(content.encode()).hexdigest()
-        return f"faiss:{self._digest}"
 
     def rebuilt(self, store: CaptionStore) -> FaissStore:
         """The same kind of index over other captions, of the size that is usual for them."""
@@ -128,18 +118,18 @@ class FaissStore(IndexedStore):
         """
         query_SD = unit_queries(query_SD, k=k, width=self.width, encoder=self.encoder).cpu()
         videos = per_query(exclude, len(query_SD))
-        hidden = {video: self.exact.owned(video) for video in set(videos)}
+        hidden = {video: self.store.owned(video) for video in set(videos)}
         most = max((len(rows) for rows in hidden.values() if rows is not None), default=0)
         k = min(k, len(self) - most)
         if k < 1:
-            return self.exact.search(query_SD, k=1, exclude=exclude)  # says what is wrong
+            return self.store.search(query_SD, k=1, exclude=exclude)  # says what is wrong
         index_SR = torch.empty(len(query_SD), k, dtype=torch.long)
         for video, rows in hidden.items():
             queries = torch.tensor([n for n, other in enumerate(videos) if other == video])
             index_SR[queries] = self._proposed(query_SD[queries], k, rows)
             short = queries[(index_SR[queries] < 0).any(1)]
             if len(short):
-                exact = self.exact.search(query_SD[short], k=k, exclude=video)
+                exact = self.store.search(query_SD[short], k=k, exclude=video)
                 index_SR[short] = exact.index_SR
         return rescore(self.embedding_ND, query_SD, index_SR)
 
@@ -159,7 +149,7 @@ class FaissStore(IndexedStore):
     def save(self, folder: str | Path, *, half: bool = False) -> None:
         """Write a datastore folder with the index; `CaptionStore.load` reads the captions of it."""
         files = {
-            **self.exact.files(half=half),
+            **self.store.files(half=half),
             _INDEX: lambda path: self.faiss.write_index(self._index, str(path)),
         }
         write_folder(folder, self.facts, files)
@@ -174,7 +164,7 @@ class FaissStore(IndexedStore):
         try:
             store._index = store.faiss.read_index(str(Path(folder) / _INDEX))
             store.index, store.effort = stored.facts["index"], int(stored.facts["effort"])
-            store.recall = Recall(**stored.facts["recall"])
+            store._recall = Recall(**stored.facts["recall"])
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
             reason = str(error).split("\n")[0][:80]
             raise DatastoreError(f"{folder}: no faiss index that can be read ({reason})") from None

@@ -18,11 +18,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
-from starc.retrieval.datastore import CaptionStore, IndexedStore, content_digest
+from starc.retrieval.datastore import CaptionStore, Datastore
 from starc.retrieval.search import Exclude, NearestCaptions
 from starc.retrieval.storage import read_folder, write_folder
-
-__all__ = ["Clusters", "HierarchicalStore", "cluster_rows"]
 
 _SAMPLE = 64
 """Rows per cluster from which starting centres are drawn; more brings nothing and costs a pass."""
@@ -40,7 +38,7 @@ class Clusters(NamedTuple):
     """The row nearest to each cluster's centre."""
 
 
-class HierarchicalStore(IndexedStore):
+class HierarchicalStore(Datastore):
     """A datastore with summaries above its captions, searched at every level."""
 
     def __init__(
@@ -78,11 +76,9 @@ class HierarchicalStore(IndexedStore):
                 store.derived(self.captions[part], self.videos[part], self.embedding_ND[part])
             )
             first += size
-        self.exact = self.stores[0]
+        self.store = self.stores[0]
+        self.encoder, self.width, self.mean_D = store.encoder, store.width, store.mean_D
         self._digest = digest
-
-    def __len__(self) -> int:
-        return len(self.captions)
 
     def __repr__(self) -> str:
         sizes = " + ".join(str(len(level)) for level in self.stores)
@@ -91,18 +87,11 @@ class HierarchicalStore(IndexedStore):
     @property
     def facts(self) -> dict[str, Any]:
         levels = [len(index) for index in self.medoids]
-        return {**self.exact.facts, "kind": "hierarchical", "levels": levels}
-
-    @property
-    def fingerprint(self) -> str:
-        """A name for the captions of all levels; of a folder, for its datastore.json."""
-        if self._digest is None:
-            self._digest = content_digest(self.captions, self.embedding_ND)
-        return f"hierarchical:{self._digest}"
+        return {**self.store.facts, "kind": "hierarchical", "levels": levels}
 
     def rebuilt(self, store: CaptionStore) -> HierarchicalStore:
         """Other captions with as many levels, in the same proportion to the captions."""
-        levels = [max(1, len(index) * len(store) // len(self.exact)) for index in self.medoids]
+        levels = [max(1, len(index) * len(store) // len(self.store)) for index in self.medoids]
         return HierarchicalStore(store, levels=levels)
 
     def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions:
@@ -127,7 +116,7 @@ class HierarchicalStore(IndexedStore):
     def save(self, folder: str | Path, *, half: bool = False) -> None:
         """Write a datastore folder; `CaptionStore.load` reads the captions of it."""
         medoids = {f"medoid_{level}": index for level, index in enumerate(self.medoids, start=1)}
-        write_folder(folder, self.facts, self.exact.files(half=half, **medoids))
+        write_folder(folder, self.facts, self.store.files(half=half, **medoids))
 
     @classmethod
     def load(cls, folder: str | Path, *, verify: bool = True) -> HierarchicalStore:

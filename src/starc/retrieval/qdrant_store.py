@@ -24,7 +24,9 @@ from starc.errors import DatastoreError, MissingExtra
 from starc.files.annotations import video_id
 from starc.retrieval.captions import CaptionList
 from starc.retrieval.datastore import (
+    Captions,
     CaptionStore,
+    Datastore,
     OnProgress,
     TextEncoder,
     embedded_for,
@@ -42,8 +44,6 @@ from starc.retrieval.search import (
 )
 from starc.retrieval.storage import read_facts, write_folder
 
-__all__ = ["QdrantStore"]
-
 _KEPT = 4096
 """Captions and embeddings kept from recent searches."""
 _RECALL_QUERIES = 100
@@ -51,16 +51,14 @@ _BATCH = 1024
 """Captions per request when many are sent or read."""
 
 
-class QdrantStore:
+class QdrantStore(Datastore):
     """A collection of captions in Qdrant."""
-
-    fingerprint = None  # others may change the collection at any time
 
     def __init__(self, location: Any, collection: str = "captions") -> None:
         """Open a collection; `location` is a URL, a folder, ":memory:" or a QdrantClient."""
         self.client, self.collection = _client(location), collection
         self.location = None if self.client is location else _address(location)
-        with _closing_on_error(self.client, location), self._calls():
+        with _closing_on_error(self.client, location), _calls(collection):
             info = self.client.get_collection(collection)
             self.width = int(info.config.params.vectors.size)
         metadata = info.config.metadata or {}
@@ -144,6 +142,10 @@ class QdrantStore:
         }
 
     @property
+    def fingerprint(self) -> None:
+        """None: others may change the collection at any time."""
+
+    @property
     def exact(self) -> CaptionStore:
         """All captions, fetched into memory."""
         points = list(self._points(vectors=True))
@@ -163,11 +165,7 @@ class QdrantStore:
         )
 
     def add(
-        self,
-        captions: CaptionList | Iterable[str],
-        encoder: TextEncoder,
-        *,
-        on_progress: OnProgress | None = None,
+        self, captions: Captions, encoder: TextEncoder, on_progress: OnProgress = None
     ) -> QdrantStore:
         """Put more captions into the collection, embedded by the same encoder."""
         new = embedded_for(self, captions, encoder, on_progress)
@@ -189,7 +187,7 @@ class QdrantStore:
         free = sorted(n for n in gone if n < left)
         last = [n for n in range(left, total) if n not in gone]
         models = _qdrant().models
-        with self._calls():
+        with _calls(self.collection):
             moved = self.client.retrieve(
                 self.collection, last, with_payload=True, with_vectors=True
             )
@@ -243,7 +241,7 @@ class QdrantStore:
                 query_SD.tolist(), per_query(exclude, len(query_SD)), strict=True
             )
         ]
-        with self._calls():
+        with _calls(self.collection):
             answers = self.client.query_batch_points(self.collection, requests)
         rows = [self._keep(answer.points) for answer in answers]
         left = min(map(len, rows), default=min(k, len(self)))
@@ -275,7 +273,7 @@ class QdrantStore:
         """Caption and embedding of each index, from memory or from the server."""
         held = {n: self._kept[n] for n in index if n in self._kept}
         if missing := sorted({n for n in index if n not in held}):
-            with self._calls():
+            with _calls(self.collection):
                 points = self.client.retrieve(
                     self.collection, missing, with_payload=True, with_vectors=True
                 )
@@ -289,7 +287,7 @@ class QdrantStore:
         """All points in order of index."""
         offset = None
         while True:
-            with self._calls():
+            with _calls(self.collection):
                 points, offset = self.client.scroll(
                     self.collection,
                     limit=_BATCH,
@@ -314,14 +312,9 @@ class QdrantStore:
                 vectors=store.embedding_ND[part].tolist(),
                 payloads=payloads,
             )
-            with self._calls():
+            with _calls(self.collection):
                 self.client.upsert(self.collection, points=points, wait=True)
             self._size += len(payloads)
-
-    @contextmanager
-    def _calls(self) -> Iterator[None]:
-        with _calls(self.collection):
-            yield
 
 
 class _Captions(Sequence[str]):

@@ -22,20 +22,6 @@ from torch.nn.functional import normalize, pad
 
 from starc.errors import DatastoreError
 
-__all__ = [
-    "EmbeddingTable",
-    "Exclude",
-    "NearestCaptions",
-    "Recall",
-    "exact_search",
-    "fastest_scan",
-    "measure_recall",
-    "per_query",
-    "recall_queries",
-    "rescore",
-    "unit_queries",
-]
-
 log = logging.getLogger("starc")
 
 SCAN_ROWS = 65_536

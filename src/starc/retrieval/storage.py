@@ -25,17 +25,6 @@ from torch import Tensor
 from starc.errors import DatastoreError
 from starc.files.atomic import recover, replacing_folder
 
-__all__ = [
-    "FileWriters",
-    "Stored",
-    "caption_files",
-    "digest_of",
-    "read_facts",
-    "read_folder",
-    "require_replaceable",
-    "write_folder",
-]
-
 VERSION = 1
 _FACTS, _CAPTIONS, _TENSORS = "datastore.json", "captions.jsonl", "embeddings.safetensors"
 
