@@ -157,7 +157,7 @@ def test_backwards_events_are_counted_not_refused() -> None:
         VideoAnnotation(((1, 2),), ())
 
 
-@pytest.mark.parametrize("name", ["abc", "v_abc", "abc.mp4", "v_abc.mkv", "v_v_abc"])
+@pytest.mark.parametrize("name", ["abc", "v_abc", "abc.mp4", "v_abc.mkv", "v_v_abc", "abc.MPG"])
 def test_ids_meet(name: str) -> None:
     assert video_id(name) == "abc"
 

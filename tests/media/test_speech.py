@@ -2,9 +2,7 @@
 
 import importlib.machinery
 import importlib.util
-import json
 import logging
-import os
 import sys
 import types
 from fractions import Fraction
@@ -15,7 +13,6 @@ import numpy as np
 import pytest
 
 from starc.errors import ConfigError, MissingExtra, SpeechError, VideoError
-from starc.files import cache as caches
 from starc.media import audio, moonshine, speech
 from starc.media.container import open_container
 from starc.media.speech import Transcript, parse_engine, read_transcript, transcribe
@@ -230,41 +227,6 @@ def test_engines_of_the_command_line() -> None:
     for text in ("ears", "whisper:", "moonshine:tiny", "auto:small", ""):
         with pytest.raises(ConfigError, match=f"--speech {text}: no such engine; .*whisper:MODEL"):
             parse_engine(text)
-
-
-def test_a_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"a" * 4000)
-    os.utime(path, (1, 1))
-    name = caches.fingerprint(path)
-    path.write_bytes(b"b" * 4000)
-    os.utime(path, (1, 1))
-    assert caches.fingerprint(path) == name, "it was read again"
-    os.utime(path, (1, 2))
-    assert caches.fingerprint(path) != name
-
-
-def test_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for whole in (10_000, 100):
-        monkeypatch.setattr(caches, "READ_WHOLE", whole)
-        monkeypatch.setattr(caches, "PIECE", 50)
-        path = tmp_path / "a"
-        names = set()
-        for content in (b"a" * 4000, b"b" + b"a" * 3999, b"a" * 3999 + b"b", b"a" * 4001):
-            path.write_bytes(content)
-            names.add(caches.fingerprint(path))
-        assert len(names) == 4
-    with pytest.raises(VideoError):
-        caches.fingerprint(tmp_path / "missing")
-
-
-def test_half_written_entries_are_never_seen(tmp_path: Path) -> None:
-    entry = tmp_path / "a.json"
-    caches.write(entry, [1])
-    with pytest.raises(TypeError):
-        caches.write(entry, [1, object()])
-    assert json.loads(entry.read_text()) == [1]
-    assert list(tmp_path.iterdir()) == [entry]
 
 
 def test_handed_in(tmp_path: Path) -> None:

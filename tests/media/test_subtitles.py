@@ -1,6 +1,5 @@
 """Subtitles and transcripts: every format gives the same sentences; nothing in them is run."""
 
-import contextlib
 import json
 import os
 import pickle
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starc.errors import SpeechError
-from starc.files import pickles
 from starc.media.container import open_container
 from starc.media.subtitles import (
     Cue,
@@ -107,15 +105,6 @@ def test_formats_agree(name: str, content: object, tmp_path: Path) -> None:
     assert read_sentences(save(tmp_path / name, content)) == TWO
 
 
-@pytest.mark.parametrize("protocol", range(6))
-def test_pickle_protocols(protocol: int) -> None:
-    data = {"a": {"start": np.array([1.5]), "end": [np.float64(2)], "text": np.array(["é"])}}
-    found = pickles.load(pickle.dumps(data, protocol=protocol))
-    assert found["a"]["start"].tolist() == [1.5]
-    assert found["a"]["end"] == [2.0]
-    assert found["a"]["text"].tolist() == ["é"]
-
-
 class Evil:
     def __init__(self, call: object, *arguments: object) -> None:
         self.call, self.arguments = call, arguments
@@ -134,14 +123,6 @@ def test_pickles_run_nothing(call: object, tmp_path: Path) -> None:
     with pytest.raises(SpeechError, match="not a plain pickle"):
         read_sentences(path)
     assert not marker.exists()
-
-
-@given(st.binary(max_size=200))
-@settings(deadline=None, max_examples=200)
-def test_any_bytes_are_a_pickle_or_an_error(data: bytes) -> None:
-    for candidate in (data, pickle.dumps({"a": np.arange(3)})[: len(data)] + data):
-        with contextlib.suppress(pickle.UnpicklingError):
-            pickles.load(candidate)
 
 
 def test_manifesto(shared: Path) -> None:

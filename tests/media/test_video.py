@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import logging
 import os
+import re
 import shutil
 import tracemalloc
 from fractions import Fraction
@@ -16,12 +17,15 @@ from av.filter import Graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import starc
 from starc.errors import ConfigError, VideoError
 from starc.media import video
 from starc.media.container import MediaLimits
 from starc.media.sampling import Shown, on_ticks
 from starc.media.video import count_frames, open_video, probe, sample_frames
 from starc.model.inputs import spread
+from starc.output.mp4 import embed_chapters
+from starc.types import Event
 from support.clips import command_line_frames, picture, turn, write_clip, write_sound
 
 VARIABLE = [0, 0.1, 0.2, 1.9, 2.0, 2.7, 5.1, 5.5, 5.9, 6.4, 9.9]
@@ -354,6 +358,25 @@ def test_playlists_open_nothing(tmp_path: Path) -> None:
         path = tmp_path / "list.mp4"
         path.write_text(text)
         assert "not a" in failure(path)
+
+
+def test_media_is_opened_in_one_place() -> None:
+    root = Path(starc.__file__).parent
+    readers = {
+        file.relative_to(root).as_posix()
+        for file in root.rglob("*.py")
+        for call in re.findall(r"\bav\.open\(([^)]*)", file.read_text())
+        if '"w"' not in call
+    }
+    assert readers == {"media/container.py"}
+
+
+def test_chapters_are_not_copied_out_of_a_playlist(tmp_path: Path) -> None:
+    write_clip(tmp_path / "inner.mp4")
+    (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile inner.mp4\n")
+    with pytest.raises(VideoError, match="not a media file"):
+        embed_chapters(tmp_path / "list.mp4", tmp_path / "copy.mp4", [Event(0, 1, "a")])
+    assert not (tmp_path / "copy.mp4").exists()
 
 
 def test_audio_only(tmp_path: Path) -> None:

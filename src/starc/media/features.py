@@ -14,12 +14,12 @@ import importlib
 import importlib.metadata
 import json
 import os
-import pickle
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -44,14 +44,14 @@ TIMES = ".times"
 PROVENANCE = "provenance.json"
 TORCH = (".pth", ".pt")
 HDF5 = (".h5", ".hdf5")
-UNREADABLE = (
+BROKEN = (
     OSError,
     ValueError,
     TypeError,
     RuntimeError,
     EOFError,
     SafetensorError,
-    pickle.UnpicklingError,
+    UnpicklingError,
 )
 
 
@@ -132,11 +132,11 @@ def verify(path: Path, video: Path, encoder: ImageEncoder, *, name: str | None =
         stored_TD, times_T = store[name], store.times(name)
         chosen = store.provenance.get("frames") == "chosen"
     indices = (times_T * FPS).floor().int().tolist()
-    fresh = extract(
-        video,
-        encoder,
-        choose=(lambda count: [n for n in indices if n < count]) if chosen else None,
-    )
+
+    def same(count: int) -> list[int]:
+        return [n for n in indices if n < count]
+
+    fresh = extract(video, encoder, choose=same if chosen else None)
     if stored_TD.shape != fresh.features_TD.shape:
         raise VideoError(
             f"{path}: features of {Path(video).name} are {list(stored_TD.shape)}, fresh ones "
@@ -225,10 +225,9 @@ class FeatureStore(Mapping[str, Tensor]):
                 store = _open_hdf5(path)
             else:
                 raise _unknown_form(path)
-        except UNREADABLE as error:
-            raise VideoError(f"{path}: not a feature file ({_short(error)}); write it again") from (
-                error
-            )
+        except BROKEN as error:
+            reason = _short(error)
+            raise VideoError(f"{path}: not a feature file ({reason}); write it again") from error
         if not store.ids:
             raise VideoError(f"{path}: no features in it; make them with starc features")
         store.width = width or store.width
@@ -284,7 +283,7 @@ class FeatureStore(Mapping[str, Tensor]):
     def _tensor(self, name: str) -> Tensor:
         try:
             return self._read(self._entries[name])
-        except UNREADABLE as error:
+        except BROKEN as error:
             raise VideoError(
                 f"{self.path}: {name}: cannot be read ({_short(error)}); extract it again"
             ) from error

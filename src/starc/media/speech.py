@@ -142,8 +142,9 @@ def _sidecar(path: Path, language: str | None, *, strict: bool) -> Transcript | 
             raise
         log.warning("%s", error)
         return None
-    found = bool(sentences) or strict
-    return Transcript(tuple(sentences), f"subtitles {sidecar.name}") if found else None
+    if not sentences and not strict:
+        return None
+    return Transcript(tuple(sentences), f"subtitles {sidecar.name}")
 
 
 def _cached(

@@ -1,0 +1,66 @@
+"""The cache: named by content, hashed once, whole or absent."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from starc.errors import VideoError
+from starc.files import cache as caches
+
+
+def test_a_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"a" * 4000)
+    os.utime(path, (1, 1))
+    name = caches.fingerprint(path)
+    path.write_bytes(b"b" * 4000)
+    os.utime(path, (1, 1))
+    assert caches.fingerprint(path) == name, "it was read again"
+    os.utime(path, (1, 2))
+    assert caches.fingerprint(path) != name
+
+
+def test_fingerprint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for whole in (10_000, 100):
+        monkeypatch.setattr(caches, "READ_WHOLE", whole)
+        monkeypatch.setattr(caches, "PIECE", 50)
+        path = tmp_path / "a"
+        names = set()
+        for content in (b"a" * 4000, b"b" + b"a" * 3999, b"a" * 3999 + b"b", b"a" * 4001):
+            path.write_bytes(content)
+            names.add(caches.fingerprint(path))
+        assert len(names) == 4
+    with pytest.raises(VideoError):
+        caches.fingerprint(tmp_path / "missing")
+
+
+def test_half_written_entries_are_never_seen(tmp_path: Path) -> None:
+    entry = tmp_path / "a.json"
+    caches.write(entry, [1])
+    with pytest.raises(TypeError):
+        caches.write(entry, [1, object()])
+    assert json.loads(entry.read_text()) == [1]
+    assert list(tmp_path.iterdir()) == [entry]
+
+
+def test_threads_share_one_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"a" * 4000)
+    os.utime(path, (1, 1))
+    opened = []
+    original = Path.open
+
+    def counted(self: Path, *arguments: str) -> object:
+        opened.append(self)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Path, "open", counted)
+    threads = [threading.Thread(target=caches.fingerprint, args=(path,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert opened == [path]
