@@ -36,8 +36,8 @@ def test_json_and_rows_per_video(data: Path, tmp_path: Path) -> None:
         "--per-video", rows,
     )  # fmt: skip
     golden = json.loads((data / "eval/golden.json").read_text())["own_small"]
-    found = json.loads(ran.stdout)
-    assert found["metrics"]["CIDEr"] == pytest.approx(golden["metrics"]["CIDEr"], abs=1e-12)
+    report = json.loads(ran.stdout)
+    assert report["metrics"]["CIDEr"] == pytest.approx(golden["metrics"]["CIDEr"], abs=1e-12)
     with rows.open() as file:
         table = list(csv.DictReader(file))
     assert len(table) == 40
@@ -51,7 +51,7 @@ def test_compare_prints_both(data: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert "95 % interval" in ran.stdout
     ran = starc("score", *files, "--compare", files[0], "--json")
-    assert {found["difference"] for found in json.loads(ran.stdout)["differences"]} == {0.0}
+    assert {each["difference"] for each in json.loads(ran.stdout)["differences"]} == {0.0}
 
 
 def test_bad_input_is_one_line_and_exit_2(data: Path, tmp_path: Path) -> None:

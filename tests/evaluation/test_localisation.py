@@ -19,9 +19,9 @@ SECOND = {"a": VideoAnnotation(((50, 60),), ("y",))}
 
 
 def test_duplicates_count_and_empty_lists_score_zero() -> None:
-    found = by_overlap(corpus(PREDICTED, [REFERENCE], ["a", "b"]), [0.5])
-    assert found.precision_VT.tolist() == [[2 / 3], [0]]
-    assert found.recall_VT.tolist() == [[1 / 2], [0]]
+    scores = by_overlap(corpus(PREDICTED, [REFERENCE], ["a", "b"]), [0.5])
+    assert scores.precision_VT.tolist() == [[2 / 3], [0]]
+    assert scores.recall_VT.tolist() == [[1 / 2], [0]]
 
 
 def test_the_threshold_is_strict() -> None:
@@ -36,27 +36,27 @@ def test_the_threshold_is_strict() -> None:
 
 
 def test_several_references_give_the_best_of_each() -> None:
-    found = by_overlap(corpus(PREDICTED, [REFERENCE, SECOND], ["a", "b"]), [0.5])
-    assert found.precision_VT[0].tolist() == [2 / 3]
-    assert found.recall_VT[0].tolist() == [1]
+    scores = by_overlap(corpus(PREDICTED, [REFERENCE, SECOND], ["a", "b"]), [0.5])
+    assert scores.precision_VT[0].tolist() == [2 / 3]
+    assert scores.recall_VT[0].tolist() == [1]
 
 
 def test_navigation_looks_at_starts() -> None:
-    laid_out = corpus(
+    events = corpus(
         {"a": VideoAnnotation(((0, 1), (8, 9)), ("x", "y"))},
         [{"a": VideoAnnotation(((2, 50),), ("x",))}],
         ["a"],
     )
-    found = by_start(laid_out, [2, 3, 7])
-    assert found.precision_VT.tolist() == [[0, 0.5, 1]]
-    assert found.recall_VT.tolist() == [[0, 1, 1]]
+    scores = by_start(events, [2, 3, 7])
+    assert scores.precision_VT.tolist() == [[0, 0.5, 1]]
+    assert scores.recall_VT.tolist() == [[0, 1, 1]]
 
 
 def test_segment_quality() -> None:
-    found = segment_quality(corpus(PREDICTED, [REFERENCE], ["a", "b"]))
-    assert found.recall_V.tolist() == [0.5, 0]
-    assert found.mean_iou_V.tolist() == pytest.approx([0.5, 0])
-    assert found.matched_V.tolist() == [2, 0]
+    quality = segment_quality(corpus(PREDICTED, [REFERENCE], ["a", "b"]))
+    assert quality.recall_V.tolist() == [0.5, 0]
+    assert quality.mean_iou_V.tolist() == pytest.approx([0.5, 0])
+    assert quality.matched_V.tolist() == [2, 0]
 
 
 def test_f1_of_nothing_is_nothing() -> None:

@@ -53,8 +53,8 @@ def test_aggregate_leaves_out_the_chunks_of_perfect_pairs(data: Path) -> None:
 
 
 def test_a_reference_with_the_separator_is_several(scorer: Meteor) -> None:
-    found = scorer.statistics("a red hat", "blue hat ||| a hat ||| red cap")
-    assert found == scorer.statistics("a red hat", "red cap")
+    counts = scorer.statistics("a red hat", "blue hat ||| a hat ||| red cap")
+    assert counts == scorer.statistics("a red hat", "red cap")
     assert scorer.score("a red hat", "blue hat ||| a red hat ||| a red cap") == 1.0
 
 
@@ -84,12 +84,12 @@ sentences = st.lists(st.sampled_from(VOCABULARY), max_size=30).map(" ".join)
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(sentences, sentences)
 def test_back_ends_agree(meteor_backend: Maker, hypothesis: str, reference: str) -> None:
-    found = meteor_backend("python").statistics(hypothesis, reference)
-    assert meteor_backend("c").statistics(hypothesis, reference) == found
-    assert found[21] <= found[0] and found[22] <= found[1]
-    assert found[20] <= min(found[21:])
-    assert sum(found[4:20:4]) + sum(found[6:20:4]) == found[21]
-    assert 0 <= meteor.score(found) <= 1
+    counts = meteor_backend("python").statistics(hypothesis, reference)
+    assert meteor_backend("c").statistics(hypothesis, reference) == counts
+    assert counts[21] <= counts[0] and counts[22] <= counts[1]
+    assert counts[20] <= min(counts[21:])
+    assert sum(counts[4:20:4]) + sum(counts[6:20:4]) == counts[21]
+    assert 0 <= meteor.score(counts) <= 1
 
 
 def test_back_ends_agree_on_hostile_input(meteor_backend: Maker) -> None:

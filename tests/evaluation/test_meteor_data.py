@@ -33,14 +33,14 @@ leave
 @pytest.fixture
 def sources(tmp_path: Path) -> Sources:
     """A table of four paraphrases and a dictionary of a few words."""
-    found = Sources(tmp_path / "paraphrase.gz", tmp_path / "meteor.jar")
-    found.paraphrases.write_bytes(gzip.compress(TABLE.encode()))
-    with zipfile.ZipFile(found.jar, "w") as jar:
+    files = Sources(tmp_path / "paraphrase.gz", tmp_path / "meteor.jar")
+    files.paraphrases.write_bytes(gzip.compress(TABLE.encode()))
+    with zipfile.ZipFile(files.jar, "w") as jar:
         jar.writestr("synonym/english.synsets", "go\n00000007\nwalk\n00000007 00000009\nmouse\n5\n")
         jar.writestr("synonym/english.exceptions", "go\nwent gone\nmouse\nmice\n")
         jar.writestr("function/english.words", "the\nat\n")
         jar.writestr("nonbreaking/english.prefixes", "# titles\nMr\n\nNo #NUMERIC_ONLY# \n")
-    return found
+    return files
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_planted_answers(sources: Sources, cache: Path) -> None:
             continue
         meteor = Meteor(backend=backend, cache=cache, sources=sources)  # type: ignore[arg-type]
         assert meteor.backend == backend
-        found = meteor.statistics("come at once", "come right away")
-        assert found[4:8] == (1, 1, 0, 0) and found[20:] == (1, 3, 3)
+        counts = meteor.statistics("come at once", "come right away")
+        assert counts[4:8] == (1, 1, 0, 0) and counts[20:] == (1, 3, 3)
         assert meteor.statistics("immediately", "at once")[16:20] == (1, 1, 0, 1)
         assert meteor.statistics("immediately", "right away")[20:] == (0, 0, 0)
         assert meteor.statistics("mice", "mouse")[12:14] == (1, 1)

@@ -44,13 +44,13 @@ def test_overlaps_and_nearest_starts(
 ) -> None:
     referred = [data.draw(video) for _ in predicted]
     names = [f"video{v}" for v in range(len(predicted))]
-    laid_out = corpus(
+    events = corpus(
         dict(zip(names, (annotated(x, "p") for x in predicted), strict=True)),
         [dict(zip(names, (annotated(x, "r") for x in referred), strict=True))],
         names,
     )
-    over = laid_out.references[0]
-    found = {
+    over = events.references[0]
+    overlaps = {
         (int(p), int(r)): float(x)
         for p, r, x in zip(over.prediction_O, over.reference_O, over.iou_O, strict=True)
     }
@@ -63,7 +63,7 @@ def test_overlaps_and_nearest_starts(
                 if iou_by_definition(a, b) > 0:
                     expected[first_p + p, first_r + r] = iou_by_definition(a, b)
         first_p, first_r = first_p + len(these), first_r + len(those)
-    assert found == expected
+    assert overlaps == expected
     assert over.nearest_P.tolist() == nearest
 
 
@@ -87,14 +87,16 @@ def test_thresholds_with_the_same_pairs_share_a_group() -> None:
         "a": VideoAnnotation(((0, 10), (20, 28)), ("x", "z")),
         "b": VideoAnnotation(((0, 1),), ("w",)),
     }
-    found = groups(corpus(predicted, [reference], ["a", "b"]), TIOUS)
-    assert found.index_VT.tolist() == [[0, 0, 0, 1], [2, 2, 2, 2]]
-    assert found.size_G.tolist() == [2, 2, 0]
-    assert found.group_I.tolist() == [0, 0, 1]
-    assert found.group_N.tolist() == [1]
+    grouped = groups(corpus(predicted, [reference], ["a", "b"]), TIOUS)
+    assert grouped.index_VT.tolist() == [[0, 0, 0, 1], [2, 2, 2, 2]]
+    assert grouped.size_G.tolist() == [2, 2, 0]
+    assert grouped.group_I.tolist() == [0, 0, 1]
+    assert grouped.group_N.tolist() == [1]
 
 
 def test_captions_read_a_thousand_predictions() -> None:
     many = VideoAnnotation(((0, 10),) * 1500, tuple(str(n) for n in range(1500)))
-    found = groups(corpus({"a": many}, [{"a": VideoAnnotation(((0, 10),), ("x",))}], ["a"]), TIOUS)
-    assert found.size_G.tolist() == [1000]
+    grouped = groups(
+        corpus({"a": many}, [{"a": VideoAnnotation(((0, 10),), ("x",))}], ["a"]), TIOUS
+    )
+    assert grouped.size_G.tolist() == [1000]

@@ -28,8 +28,8 @@ def assert_golden(report: Report, golden: dict[str, Any]) -> None:
     for name, values in golden["per_tiou"].items():
         if name in report.per_tiou:
             assert report.per_tiou[name] == pytest.approx(values, abs=1e-12, rel=0), name
-    for found, expected in zip(report.soda_by_reference, golden.get("soda_prf", []), strict=False):
-        assert found == pytest.approx(tuple(expected), abs=1e-12, rel=0)
+    for scores, expected in zip(report.soda_by_reference, golden.get("soda_prf", []), strict=False):
+        assert scores == pytest.approx(tuple(expected), abs=1e-12, rel=0)
 
 
 @pytest.mark.parametrize("case", OWN)
@@ -71,8 +71,8 @@ def test_published_numbers(case: str, shared: Path, meteor: Meteor) -> None:
 @pytest.fixture(scope="module")
 def fast(meteor_backend: Any) -> Any:
     """A maker of the quickest `Meteor` there is."""
-    found = meteor_backend("auto")
-    return lambda: found
+    meteor = meteor_backend("auto")
+    return lambda: meteor
 
 
 REFERENCE = {
@@ -188,8 +188,8 @@ def test_compare(data: Path, fast: Any) -> None:
     reference = data / "eval/own_medium_ref.json"
     first = score(data / "eval/own_medium.json", reference, meteor=fast)
     same = compare(first, first, resamples=200)
-    assert all(found.difference == found.low == found.high == 0 for found in same)
-    assert all(found.probability == 1 for found in same)
+    assert all(each.difference == each.low == each.high == 0 for each in same)
+    assert all(each.probability == 1 for each in same)
 
     predicted = read_predictions(data / "eval/own_medium.json")
     worse = {
@@ -197,13 +197,13 @@ def test_compare(data: Path, fast: Any) -> None:
         for name, x in predicted.items()
     }
     second = score(worse, reference, meteor=fast)
-    found = {each.metric: each for each in compare(first, second, resamples=500)}
-    assert found["Recall"].clear and found["Recall"].difference < 0
-    assert found["F1"].difference == second.metrics["F1"] - first.metrics["F1"]
-    for each in found.values():
+    differences = {each.metric: each for each in compare(first, second, resamples=500)}
+    assert differences["Recall"].clear and differences["Recall"].difference < 0
+    assert differences["F1"].difference == second.metrics["F1"] - first.metrics["F1"]
+    for each in differences.values():
         assert each.low <= each.difference <= each.high
     again = {each.metric: each for each in compare(first, second, resamples=500)}
-    assert again == found
+    assert again == differences
 
     with pytest.raises(AnnotationError, match="not scored on the same videos"):
         compare(first, score(REFERENCE, REFERENCE, meteor=fast))

@@ -55,10 +55,10 @@ def test_the_reference_is_meteors_hypothesis_and_order_is_kept() -> None:
         "a": VideoAnnotation(((0, 10), (20, 30)), ("one", "two")),
         "b": VideoAnnotation(((0, 9),), ("x",)),
     }
-    laid_out = corpus(predicted, [reference], ["a", "b"])
-    found = soda(laid_out, laid_out.references[0], laid_out.captions, meteor)
+    events = corpus(predicted, [reference], ["a", "b"])
+    scores = soda(events, events.references[0], events.captions, meteor)
     assert sorted(asked) == [("one", "early"), ("two", "late")]
-    assert found.f1_V.tolist() == pytest.approx([1, 0])
+    assert scores.f1_V.tolist() == pytest.approx([1, 0])
 
 
 def test_a_hundred_thousand_predictions() -> None:
@@ -67,6 +67,6 @@ def test_a_hundred_thousand_predictions() -> None:
         tuple(f"step {n % 7}" for n in range(100_000)),
     )
     reference = {"a": VideoAnnotation(((0, 50), (60, 90), (200, 220)), ("x", "y", "z"))}
-    laid_out = corpus({"a": many}, [reference], ["a"])
-    found = soda(laid_out, laid_out.references[0], laid_out.captions, lambda p: [1.0] * len(p))
-    assert 0 < found.recall_V[0] <= 1
+    events = corpus({"a": many}, [reference], ["a"])
+    scores = soda(events, events.references[0], events.captions, lambda p: [1.0] * len(p))
+    assert 0 < scores.recall_V[0] <= 1
