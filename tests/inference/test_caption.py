@@ -21,7 +21,8 @@ from starc.inference.pipeline import Captioner, Options
 from starc.model import checkpoint
 from starc.model.starc import STaRC
 from starc.retrieval.datastore import CaptionStore
-from support.small_model import ColourEncoder, make_video, words_tokenizer
+from support.clips import colour_clip
+from support.tiny import ColourEncoder, words_tokenizer
 
 SEARCH = BeamSearch(beams=2, max_tokens=24, grammar=True)
 
@@ -52,7 +53,7 @@ def captioner(model: Path, options: Options) -> Captioner:
 
 
 def test_one_video_to_a_file_or_to_text(captioner: Captioner, tmp_path: Path) -> None:
-    video = make_video(tmp_path / "a b.mp4", seconds=6)
+    video = colour_clip(tmp_path / "a b.mp4", seconds=6)
     assert caption.one(video, captioner, tmp_path / "a.json").text == ""
     assert json.loads((tmp_path / "a.json").read_text())["video"] == "a b.mp4"
     assert caption.one(video, captioner, None).text.startswith("WEBVTT")
@@ -63,7 +64,7 @@ def test_one_video_to_a_file_or_to_text(captioner: Captioner, tmp_path: Path) ->
 
 
 def test_five_lines_of_python(model: Path, options: Options, tmp_path: Path) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=5)
+    video = colour_clip(tmp_path / "a.mp4", seconds=5)
     starc = caption.load(model, encoder="colours", device="cpu", options=options)
     assert starc.caption(str(video)).events
     with pytest.raises(CheckpointError, match="no such folder"):
@@ -85,7 +86,7 @@ def test_wrong_requests_fail_before_the_work(captioner: Captioner, tmp_path: Pat
 def test_a_place_that_cannot_be_written_is_said(
     captioner: Captioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=3)
+    video = colour_clip(tmp_path / "a.mp4", seconds=3)
     with pytest.raises(ConfigError, match="there is no folder"):
         caption.one(video, captioner, tmp_path / "none" / "a.vtt")
 
@@ -102,7 +103,7 @@ def test_many_videos_into_a_folder(model: Path, options: Options, tmp_path: Path
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     for name in ("a.mp4", "ü 'q'.mp4"):
-        make_video(folder / name, seconds=5)
+        colour_clip(folder / name, seconds=5)
     (folder / "bad.mp4").write_text("no")
     started: list[int] = []
     rows: list[Row] = []
@@ -166,7 +167,7 @@ def test_the_usual_tower_is_known_by_its_width() -> None:
 )
 def test_real_tower_real_model_real_file(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model", 1280)
-    video = make_video(tmp_path / "ten.mp4", seconds=10)
+    video = colour_clip(tmp_path / "ten.mp4", seconds=10)
     options = Options(search=SEARCH, engine="none", cache=tmp_path / "cache")
     counts = caption.many([video], model, tmp_path / "out", options, formats=["html", "chapters"])
     assert counts == Counts(done=1)

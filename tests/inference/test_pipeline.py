@@ -26,7 +26,8 @@ from starc.model.starc import STaRC
 from starc.output import formats
 from starc.retrieval.datastore import CaptionStore
 from starc.types import Captioned
-from support.small_model import WIDTH, ColourEncoder, make_video, words_tokenizer
+from support.clips import colour_clip
+from support.tiny import WIDTH, ColourEncoder, words_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ SUBTITLES = "1\n00:00:01,000 --> 00:00:03,000\nw1 w2 w3\n\n2\n00:00:05,500 --> 0
 
 
 def test_a_video_end_to_end(loaded: Loaded, options: Options, tmp_path: Path) -> None:
-    video = make_video(tmp_path / "ten secönds.mp4", seconds=10)
+    video = colour_clip(tmp_path / "ten secönds.mp4", seconds=10)
     video.with_suffix(".srt").write_text(SUBTITLES)
     captioned = caption_video(video, loaded, encoder=ColourEncoder(), options=options)
     assert captioned.video == video.name and captioned.duration == pytest.approx(10, abs=0.6)
@@ -70,7 +71,7 @@ def test_a_video_end_to_end(loaded: Loaded, options: Options, tmp_path: Path) ->
 
 
 def test_nothing_is_done_twice(loaded: Loaded, options: Options, tmp_path: Path) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=6)
+    video = colour_clip(tmp_path / "a.mp4", seconds=6)
     encoder = ColourEncoder()
     first = caption_video(video, loaded, encoder=encoder, options=options)
     copy = tmp_path / "copy.mp4"
@@ -95,7 +96,7 @@ def test_nothing_is_done_twice(loaded: Loaded, options: Options, tmp_path: Path)
 
 
 def test_a_damaged_cache_is_no_cache(loaded: Loaded, options: Options, tmp_path: Path) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=6)
+    video = colour_clip(tmp_path / "a.mp4", seconds=6)
     first = caption_video(video, loaded, encoder=ColourEncoder(), options=options)
     assert options.cache is not None
     entries = [path for path in options.cache.rglob("*") if path.is_file()]
@@ -108,7 +109,7 @@ def test_a_damaged_cache_is_no_cache(loaded: Loaded, options: Options, tmp_path:
 def test_a_cache_that_cannot_be_written_is_no_obstacle(
     loaded: Loaded, options: Options, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=3)
+    video = colour_clip(tmp_path / "a.mp4", seconds=3)
     (tmp_path / "file").write_text("")
     blocked = dataclasses.replace(options, cache=tmp_path / "file")
     assert caption_video(video, loaded, encoder=ColourEncoder(), options=blocked).events
@@ -131,7 +132,7 @@ def test_other_weights_are_another_result(loaded: Loaded, options: Options, tmp_
 def test_a_long_video_is_captioned_in_windows(
     loaded: Loaded, options: Options, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    video = make_video(tmp_path / "long.mp4", seconds=260, rate=1)
+    video = colour_clip(tmp_path / "long.mp4", seconds=260, rate=1)
     video.with_suffix(".srt").write_text(SUBTITLES)
     long = dataclasses.replace(options, long=Windowing(widest=2.0, spacing=1.0))
     with caplog.at_level(logging.WARNING, "starc"):
@@ -156,7 +157,7 @@ def test_a_batch_of_real_stages_equals_one_by_one(
 ) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    videos = [make_video(folder / f"{k}.mp4", seconds=4 + k) for k in range(3)]
+    videos = [colour_clip(folder / f"{k}.mp4", seconds=4 + k) for k in range(3)]
     (folder / "bad.mp4").write_text("no video")
     captioner = Captioner(lambda: loaded, ColourEncoder, options)
     jobs = make_jobs(find_videos([folder]), tmp_path / "out", ["json"])
@@ -182,7 +183,7 @@ def test_videos_together_are_captioned_as_alone(
     )
     read = []
     for seconds in (3, 260, 9):
-        video = make_video(tmp_path / f"{seconds}.mp4", seconds=seconds, rate=1)
+        video = colour_clip(tmp_path / f"{seconds}.mp4", seconds=seconds, rate=1)
         video.with_suffix(".srt").write_text(SUBTITLES * (seconds % 4))
         read.append((video, together.features(video), together.speech(video)))
     together.caption(*read[2])  # one of them is known already
@@ -195,7 +196,7 @@ def test_videos_together_are_captioned_as_alone(
 def test_another_speech_file_makes_finished_videos_stale(
     loaded: Loaded, options: Options, tmp_path: Path
 ) -> None:
-    video, said = make_video(tmp_path / "a.mp4", seconds=4), tmp_path / "said.srt"
+    video, said = colour_clip(tmp_path / "a.mp4", seconds=4), tmp_path / "said.srt"
     jobs = make_jobs(find_videos([video]), tmp_path / "out", ["json"])
     handed = dataclasses.replace(options, transcript=said)
 
@@ -213,7 +214,7 @@ def test_another_speech_file_makes_finished_videos_stale(
 def test_a_cut_off_file_ends_where_its_pictures_end(
     loaded: Loaded, options: Options, tmp_path: Path
 ) -> None:
-    whole = make_video(tmp_path / "whole.mkv", seconds=40).read_bytes()
+    whole = colour_clip(tmp_path / "whole.mkv", seconds=40).read_bytes()
     (tmp_path / "half.mkv").write_bytes(whole[: len(whole) // 2])
     captioned = caption_video(
         tmp_path / "half.mkv", loaded, encoder=ColourEncoder(), options=options
@@ -225,7 +226,7 @@ def test_a_cut_off_file_ends_where_its_pictures_end(
 def test_reading_stops_when_the_run_has_ended(
     loaded: Loaded, options: Options, tmp_path: Path
 ) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=3)
+    video = colour_clip(tmp_path / "a.mp4", seconds=3)
     stop = threading.Event()
     stop.set()
     captioner = Captioner(lambda: loaded, ColourEncoder, options)
@@ -242,7 +243,7 @@ def test_what_cannot_be_captioned_says_why(
         caption_video(tmp_path / "text.mp4", loaded, encoder=ColourEncoder(), options=options)
     with pytest.raises(VideoError, match="absent"):
         caption_video(tmp_path / "absent.mp4", loaded, encoder=ColourEncoder(), options=options)
-    video = make_video(tmp_path / "a.mp4", seconds=3)
+    video = colour_clip(tmp_path / "a.mp4", seconds=3)
     wordless = dataclasses.replace(loaded, tokenizer=None)
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
         caption_video(video, wordless, encoder=ColourEncoder(), options=options)

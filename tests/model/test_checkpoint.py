@@ -19,7 +19,7 @@ from starc import config as configs
 from starc.errors import CheckpointError, ConfigError
 from starc.model import checkpoint, published
 from starc.model.starc import STaRC
-from support.model_batches import batch, store, tiny
+from support.tiny import batch, store, tiny
 
 
 @pytest.fixture
