@@ -45,7 +45,9 @@ def main() -> None:
     arguments.add_argument("--beams", type=int, default=4)
     every = range(len(WAYS))
     arguments.add_argument("--ways", type=int, nargs="+", choices=every, default=every)
-    arguments.add_argument("--quick", action="store_true", help="one way, greedily, of prepared data")
+    arguments.add_argument(
+        "--quick", action="store_true", help="one way, greedily, of prepared data"
+    )
     options = arguments.parse_args()
     if options.prepared is None and options.data is None:
         options.data = shared("data")
