@@ -45,11 +45,16 @@ def main() -> None:
     arguments.add_argument("--beams", type=int, default=4)
     every = range(len(WAYS))
     arguments.add_argument("--ways", type=int, nargs="+", choices=every, default=every)
-    arguments.add_argument("--quick", action="store_true", help="one way, greedily")
+    arguments.add_argument(
+        "--quick", action="store_true", help="one way, greedily, of prepared data"
+    )
     options = arguments.parse_args()
     if options.prepared is None and options.data is None:
         options.data = shared("data")
     if options.quick:
+        if options.prepared is None:
+            print("skipped: data is prepared in some minutes; name --prepared FOLDER")
+            return
         options.ways, options.beams = [0], 1
     with tempfile.TemporaryDirectory() as folder:
         prepared = options.prepared or _prepared(options.data, Path(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import os
 import re
 import subprocess
 import sys
@@ -87,6 +88,15 @@ def test_a_missing_extra_is_named(
     assert done.returncode == 1, done.stderr[-2000:]
     (line,) = done.stderr.splitlines()
     assert f"pip install 'starc[{extra}]'" in line
+
+
+def test_any_locale_will_do() -> None:
+    plain = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "starc", "doctor"], env=os.environ | plain, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "✓" in done.stdout.decode("utf-8")
 
 
 def test_the_extras_that_messages_name_exist() -> None:

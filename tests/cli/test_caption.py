@@ -23,7 +23,8 @@ from starc.inference.pipeline import Captioner, Options
 from starc.model import checkpoint
 from starc.model.starc import STaRC
 from starc.retrieval.datastore import CaptionStore
-from support.small_model import ColourEncoder, make_video, words_tokenizer
+from support.clips import colour_clip
+from support.tiny import ColourEncoder, words_tokenizer
 
 SEARCH = BeamSearch(beams=2, max_tokens=24, grammar=True)
 
@@ -61,7 +62,7 @@ def to_file(captioner: Captioner, video: Path, out: Path | None, *formats: str, 
 def test_one_video_to_a_file_or_to_stdout(
     captioner: Captioner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    video = make_video(tmp_path / "a b.mp4", seconds=6)
+    video = colour_clip(tmp_path / "a b.mp4", seconds=6)
     to_file(captioner, video, tmp_path / "a.json")
     assert json.loads((tmp_path / "a.json").read_text())["video"] == "a b.mp4"
     assert capsys.readouterr().out == ""
@@ -75,7 +76,7 @@ def test_one_video_to_a_file_or_to_stdout(
 
 
 def test_five_lines_of_python(model: Path, options: Options, tmp_path: Path) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=5)
+    video = colour_clip(tmp_path / "a.mp4", seconds=5)
     captioner = starc.load(model, device="cpu", options=options)
     assert captioner.caption(str(video)).events
     with pytest.raises(CheckpointError, match="no such folder"):
@@ -97,7 +98,7 @@ def test_wrong_requests_fail_before_the_work(captioner: Captioner, tmp_path: Pat
 def test_a_place_that_cannot_be_written_is_said(
     captioner: Captioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=3)
+    video = colour_clip(tmp_path / "a.mp4", seconds=3)
     with pytest.raises(ConfigError, match="there is no folder"):
         to_file(captioner, video, tmp_path / "none" / "a.vtt")
 
@@ -116,7 +117,7 @@ def test_many_videos_into_a_folder(
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     for name in ("a.mp4", "ü 'q'.mp4"):
-        make_video(folder / name, seconds=5)
+        colour_clip(folder / name, seconds=5)
     (folder / "bad.mp4").write_text("no")
     many = functools.partial(caption.caption_folder, [folder], str(model), out, options)
     counts = many(["srt", "predictions"], Output())
@@ -174,7 +175,7 @@ def test_speech_is_an_engine_or_a_file(tmp_path: Path) -> None:
 )
 def test_real_encoder_real_model_real_file(tmp_path: Path) -> None:
     model = make_model(tmp_path / "model", 1280)
-    video = make_video(tmp_path / "ten.mp4", seconds=10)
+    video = colour_clip(tmp_path / "ten.mp4", seconds=10)
     options = Options(decoding=SEARCH, engine="none", cache=tmp_path / "cache")
     counts = caption.caption_folder(
         [video], str(model), tmp_path / "out", options, ["html", "chapters"], Output()

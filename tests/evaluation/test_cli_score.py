@@ -14,7 +14,7 @@ def starc(*arguments: object, **environment: str) -> subprocess.CompletedProcess
     return subprocess.run(
         [sys.executable, "-m", "starc", *map(str, arguments)],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         env={**os.environ, "COLUMNS": "120", "NO_COLOR": "1", **environment},
         timeout=300,
     )
@@ -93,7 +93,7 @@ def test_help_needs_no_torch() -> None:
         "heavy = {'torch', 'transformers', 'numpy', 'av'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
     assert ran.returncode == 0, ran.stderr
     assert "score" in ran.stdout
 

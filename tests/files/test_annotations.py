@@ -52,7 +52,7 @@ FORMATS: dict[str, Any] = {
 
 
 def put(path: Path, content: Any) -> Path:
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
     return path
 
 

@@ -20,7 +20,8 @@ from starc.inference import batch
 from starc.inference.batch import Counts, Output
 from starc.inference.jobs import MANIFEST, Manifest, ManifestRow, find_videos, make_jobs
 from starc.types import Captioned, Event
-from support.small_batch import BrightnessCaptioner, caption_folder, make_clip
+from support.clips import grey_clip
+from support.small_batch import BrightnessCaptioner, caption_folder
 
 WORKER = Path(__file__).parents[1] / "support" / "small_batch.py"
 ODD_NAMES = ("with space.mp4", 'quo\'te "q".mp4', "ü寿司🍣.mkv", "-dash.mp4", "50% [a]{b}*.mp4")
@@ -31,9 +32,9 @@ def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Fifty videos, five of which are broken each in its own way."""
     folder = tmp_path_factory.mktemp("clips")
     for name in ODD_NAMES:
-        make_clip(folder / name, shade=len(name))
+        grey_clip(folder / name, shade=len(name))
     for k in range(40):
-        make_clip(folder / f"clip{k:02}.mp4", shade=5 * k, frames=4 + k % 3)
+        grey_clip(folder / f"clip{k:02}.mp4", shade=5 * k, frames=4 + k % 3)
     whole = (folder / "clip00.mp4").read_bytes()
     (folder / "broken_cut.mp4").write_bytes(whole[:200])
     (folder / "broken_empty.mp4").write_bytes(b"")

@@ -18,14 +18,15 @@ from starc.errors import MissingExtra
 from starc.inference import cluster
 from starc.inference.jobs import MANIFEST, Manifest
 from starc.types import Captioned
+from support.clips import grey_clip
 from support.needs import skip
-from support.small_batch import BrightnessCaptioner, caption_folder, make_clip
+from support.small_batch import BrightnessCaptioner, caption_folder
 
 PROGRAM = Path(__file__).parents[1] / "support" / "small_cluster.py"
 
 
 def test_the_workers_hand_on_what_went_wrong(tmp_path: Path) -> None:
-    make_clip(tmp_path / "a.mp4", shade=9)
+    grey_clip(tmp_path / "a.mp4", shade=9)
     (tmp_path / "b.mp4").write_text("text")
     read, predict = cluster._Read(BrightnessCaptioner), cluster._Predict(BrightnessCaptioner)
     good = predict(read({"index": 0, "video": str(tmp_path / "a.mp4")}))
@@ -76,7 +77,7 @@ def test_two_workers_write_what_a_local_run_writes(tmp_path: Path) -> None:
     clips, out, local = tmp_path / "clips", tmp_path / "ray", tmp_path / "local"
     clips.mkdir()
     for k in range(2):
-        make_clip(clips / f"clip {k}.mp4", shade=90 * k)
+        grey_clip(clips / f"clip {k}.mp4", shade=90 * k)
     report = run_on_ray(clips, out)
     assert report == {"done": 2, "failed": 0, "skipped": 0, "alive": 2}
     assert caption_folder(clips, local).done == 2
@@ -88,9 +89,9 @@ def test_a_machine_dies_and_the_result_is_that_of_a_local_run(tmp_path: Path) ->
     clips, out, local = tmp_path / "clips", tmp_path / "ray", tmp_path / "local"
     clips.mkdir()
     for k in range(30):
-        make_clip(clips / f"clip {k:02}.mp4", shade=8 * k)
+        grey_clip(clips / f"clip {k:02}.mp4", shade=8 * k)
     (clips / "broken.mp4").write_text("not a video")
-    make_clip(clips / "deadly.mp4", shade=1)
+    grey_clip(clips / "deadly.mp4", shade=1)
     report = run_on_ray(clips, out, kill_after=8)
     assert report == {"done": 30, "failed": 2, "skipped": 0, "alive": 1}
 

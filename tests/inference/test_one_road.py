@@ -22,7 +22,8 @@ from starc.training.loop import Task, train
 from starc.training.recipes import Recipe, TrainConfig
 from starc.training.run import RunFolder
 from starc.types import Event
-from support.small_model import WIDTH, ColourEncoder, make_video, words_tokenizer
+from support.clips import colour_clip
+from support.tiny import WIDTH, ColourEncoder, words_tokenizer
 
 FEATURES = 32
 OVERRIDES = [
@@ -44,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     """Two clips, one of them long enough for windows, with features, speech and annotations."""
     features, speech, annotations = {}, {}, {}
     for name, seconds in (("long", 70), ("short", 9)):
-        video = make_video(tmp_path / f"{name}.mp4", seconds=seconds)
+        video = colour_clip(tmp_path / f"{name}.mp4", seconds=seconds)
         lines = [(k, k + 3.5, f"w{k} w{k + 1}") for k in range(1, seconds - 4, 3)]
         video.with_suffix(".srt").write_text(
             "".join(

@@ -26,7 +26,8 @@ from starc.model.starc import STaRC
 from starc.output import formats
 from starc.retrieval.datastore import CaptionStore
 from starc.types import Captioned
-from support.small_model import WIDTH, ColourEncoder, make_video, words_tokenizer
+from support.clips import colour_clip
+from support.tiny import WIDTH, ColourEncoder, words_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ SUBTITLES = "1\n00:00:01,000 --> 00:00:03,000\nw1 w2 w3\n\n2\n00:00:05,500 --> 0
 
 
 def test_a_video_end_to_end(loaded: Loaded, options: Options, tmp_path: Path) -> None:
-    video = make_video(tmp_path / "ten secönds.mp4", seconds=10)
+    video = colour_clip(tmp_path / "ten secönds.mp4", seconds=10)
     video.with_suffix(".srt").write_text(SUBTITLES)
     captioned = caption(video, loaded, options)
     assert captioned.video == video.name and captioned.duration == pytest.approx(10, abs=0.6)
@@ -82,7 +83,7 @@ def test_a_video_end_to_end(loaded: Loaded, options: Options, tmp_path: Path) ->
 
 
 def test_nothing_is_done_twice(loaded: Loaded, options: Options, tmp_path: Path) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=6)
+    video = colour_clip(tmp_path / "a.mp4", seconds=6)
     encoder = ColourEncoder()
     first = caption(video, loaded, options, encoder=encoder)
     copy = tmp_path / "copy.mp4"
@@ -103,7 +104,7 @@ def test_nothing_is_done_twice(loaded: Loaded, options: Options, tmp_path: Path)
 
 
 def test_a_damaged_cache_is_no_cache(loaded: Loaded, options: Options, tmp_path: Path) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=6)
+    video = colour_clip(tmp_path / "a.mp4", seconds=6)
     first = caption(video, loaded, options)
     assert options.cache is not None
     entries = [path for path in options.cache.rglob("*") if path.is_file()]
@@ -116,7 +117,7 @@ def test_a_damaged_cache_is_no_cache(loaded: Loaded, options: Options, tmp_path:
 def test_a_cache_that_cannot_be_written_is_no_obstacle(
     loaded: Loaded, options: Options, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=3)
+    video = colour_clip(tmp_path / "a.mp4", seconds=3)
     (tmp_path / "file").write_text("")
     blocked = dataclasses.replace(options, cache=tmp_path / "file")
     assert caption(video, loaded, blocked).events
@@ -170,7 +171,7 @@ def test_whatever_changes_in_a_model_folder_is_another_answer(
 def test_a_long_video_is_captioned_in_windows(
     loaded: Loaded, options: Options, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    video = make_video(tmp_path / "long.mp4", seconds=260, rate=1)
+    video = colour_clip(tmp_path / "long.mp4", seconds=260, rate=1)
     video.with_suffix(".srt").write_text(SUBTITLES)
     with caplog.at_level(logging.WARNING, "starc"):
         captioned = caption(video, windowed(loaded, SHORT_WINDOWS), options)
@@ -192,7 +193,7 @@ def test_a_batch_of_real_stages_equals_one_by_one(
 ) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    videos = [make_video(folder / f"{k}.mp4", seconds=4 + k) for k in range(3)]
+    videos = [colour_clip(folder / f"{k}.mp4", seconds=4 + k) for k in range(3)]
     (folder / "bad.mp4").write_text("no video")
     captioner = Captioner(loaded, options, encoder=ColourEncoder())
     jobs = make_jobs(find_videos([folder]), tmp_path / "out", ["json"])
@@ -218,7 +219,7 @@ def test_videos_together_are_captioned_as_alone(
     alone = Captioner(short, other, encoder=ColourEncoder())
     read = []
     for seconds in (3, 260, 9):
-        video = make_video(tmp_path / f"{seconds}.mp4", seconds=seconds, rate=1)
+        video = colour_clip(tmp_path / f"{seconds}.mp4", seconds=seconds, rate=1)
         video.with_suffix(".srt").write_text(SUBTITLES * (seconds % 4))
         read.append(ReadVideo(video, together.read_frames(video), together.read_speech(video)))
     together.caption_read(read[2:])  # one of them is known already
@@ -231,7 +232,7 @@ def test_videos_together_are_captioned_as_alone(
 def test_another_speech_file_makes_finished_videos_stale(
     loaded: Loaded, options: Options, tmp_path: Path
 ) -> None:
-    video, said = make_video(tmp_path / "a.mp4", seconds=4), tmp_path / "said.srt"
+    video, said = colour_clip(tmp_path / "a.mp4", seconds=4), tmp_path / "said.srt"
     jobs = make_jobs(find_videos([video]), tmp_path / "out", ["json"])
     handed = dataclasses.replace(options, transcript=said)
 
@@ -250,7 +251,7 @@ def test_another_speech_file_makes_finished_videos_stale(
 def test_a_cut_off_file_ends_where_its_pictures_end(
     loaded: Loaded, options: Options, tmp_path: Path
 ) -> None:
-    whole = make_video(tmp_path / "whole.mkv", seconds=40).read_bytes()
+    whole = colour_clip(tmp_path / "whole.mkv", seconds=40).read_bytes()
     (tmp_path / "half.mkv").write_bytes(whole[: len(whole) // 2])
     captioned = caption(tmp_path / "half.mkv", loaded, options)
     assert 10 < captioned.duration < 30
@@ -260,7 +261,7 @@ def test_a_cut_off_file_ends_where_its_pictures_end(
 def test_reading_stops_when_the_run_has_ended(
     loaded: Loaded, options: Options, tmp_path: Path
 ) -> None:
-    video = make_video(tmp_path / "a.mp4", seconds=3)
+    video = colour_clip(tmp_path / "a.mp4", seconds=3)
     stop = threading.Event()
     stop.set()
     captioner = Captioner(loaded, options, encoder=ColourEncoder())
@@ -277,7 +278,7 @@ def test_what_cannot_be_captioned_says_why(
         caption(tmp_path / "text.mp4", loaded, options)
     with pytest.raises(VideoError, match="absent"):
         caption(tmp_path / "absent.mp4", loaded, options)
-    video = make_video(tmp_path / "a.mp4", seconds=3)
+    video = colour_clip(tmp_path / "a.mp4", seconds=3)
     wordless = dataclasses.replace(loaded, tokenizer=None)
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
         caption(video, wordless, options)

@@ -10,7 +10,7 @@ import pytest
 
 from starc.errors import StarcError, VideoError
 from starc.inference.jobs import find_videos, looks_like_video, make_jobs
-from support.small_batch import make_clip
+from support.clips import grey_clip
 
 
 def names(pairs: list[tuple[Path, Path]], root: Path) -> list[str]:
@@ -20,12 +20,12 @@ def names(pairs: list[tuple[Path, Path]], root: Path) -> list[str]:
 def test_a_folder_is_searched_by_ending_and_by_content(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "out").mkdir()
-    make_clip(tmp_path / "b.mp4", shade=1)
-    make_clip(tmp_path / "no ending", shade=2)
-    make_clip(tmp_path / "sub" / "q\"uo'te ü.mkv", shade=3)
-    make_clip(tmp_path / "out" / "ours.mp4", shade=4)
-    make_clip(tmp_path / "b.chapters.mp4", shade=5)
-    make_clip(tmp_path / ".hidden.mp4", shade=6)
+    grey_clip(tmp_path / "b.mp4", shade=1)
+    grey_clip(tmp_path / "no ending", shade=2)
+    grey_clip(tmp_path / "sub" / "q\"uo'te ü.mkv", shade=3)
+    grey_clip(tmp_path / "out" / "ours.mp4", shade=4)
+    grey_clip(tmp_path / "b.chapters.mp4", shade=5)
+    grey_clip(tmp_path / ".hidden.mp4", shade=6)
     (tmp_path / "a.MP4").write_text("text, but called a video")
     (tmp_path / "notes.txt").write_text("b.mp4")
     (tmp_path / "program.ts").write_text("const x = 1;")
@@ -37,7 +37,7 @@ def test_a_folder_is_searched_by_ending_and_by_content(tmp_path: Path) -> None:
 def test_a_list_names_files_and_folders_from_its_own_place(tmp_path: Path) -> None:
     folder = tmp_path / "lists"
     folder.mkdir()
-    make_clip(tmp_path / "a.mp4", shade=1)
+    grey_clip(tmp_path / "a.mp4", shade=1)
     text = f"# comment\n\n../a.mp4\n  missing.mp4  \n{tmp_path / 'a.mp4'}\n"
     (folder / "all.txt").write_text(text)
     found = [video for video, _ in find_videos([folder / "all.txt"])]
@@ -86,7 +86,7 @@ def test_names_are_unique_and_do_not_depend_on_the_order(tmp_path: Path) -> None
 
 
 def test_first_bytes_tell_a_video(tmp_path: Path) -> None:
-    make_clip(tmp_path / "clip", shade=1)
+    grey_clip(tmp_path / "clip", shade=1)
     (tmp_path / "text").write_text("I am text. " * 50)
     assert looks_like_video(tmp_path / "clip")
     assert not looks_like_video(tmp_path / "text")

@@ -77,7 +77,8 @@ def save(path: Path, content: object) -> Path:
     if path.suffix == ".pkl":
         path.write_bytes(pickle.dumps(content))
     else:
-        path.write_text(content if isinstance(content, str) else json.dumps(content), newline="")
+        text = content if isinstance(content, str) else json.dumps(content)
+        path.write_text(text, "utf-8", newline="")
     return path
 
 
@@ -181,7 +182,7 @@ def test_sidecar(
     files: list[str], language: str | None, expected: str | None, tmp_path: Path
 ) -> None:
     for name in files:
-        (tmp_path / name).write_text(SRT)
+        (tmp_path / name).write_text(SRT, "utf-8")
     found = find_sidecar(tmp_path / "talk.mp4", language=language)
     assert found == (tmp_path / expected if expected else None)
 
@@ -202,7 +203,7 @@ def test_embedded(shared: Path, tmp_path: Path) -> None:
 
 
 def test_embedded_in_matroska(tmp_path: Path) -> None:
-    (tmp_path / "a.srt").write_text(SRT)
+    (tmp_path / "a.srt").write_text(SRT, "utf-8")
     path = tmp_path / "a.mkv"
     with av.open(str(tmp_path / "a.srt")) as source, av.open(str(path), "w") as target:
         stream = target.add_stream_from_template(source.streams.subtitles[0])

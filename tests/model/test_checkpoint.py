@@ -20,7 +20,7 @@ from starc.config import to_dict
 from starc.errors import CheckpointError, ConfigError
 from starc.model import checkpoint, published
 from starc.model.starc import STaRC
-from support.model_batches import batch, store, tiny
+from support.tiny import batch, store, tiny
 
 
 @pytest.fixture

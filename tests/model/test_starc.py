@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -24,18 +22,10 @@ from starc.config import (
 from starc.errors import DatastoreError, VideoError
 from starc.model import segments
 from starc.model.starc import Batch, STaRC
-from support.model_batches import batch, one, store, tiny
+from support.scripts import script
+from support.tiny import batch, one, store, tiny
 
 QUICK = BeamSearch(beams=2, max_tokens=6)
-
-
-def load_benchmark(name: str) -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def model(**parts: object) -> STaRC:
@@ -47,7 +37,7 @@ def model(**parts: object) -> STaRC:
 
 
 def test_published_numbers_from_our_own_copy(data: Path) -> None:
-    reports = list(load_benchmark("parity").run(data / "model"))
+    reports = list(script("parity").run(data / "model"))
     assert [report.case for report in reports] == [
         "case_F100_B1",
         "case_F50_B2",
@@ -59,7 +49,7 @@ def test_published_numbers_from_our_own_copy(data: Path) -> None:
 
 
 def test_published_numbers_of_every_case(shared: Path) -> None:
-    parity, folder = load_benchmark("parity"), shared / "parity/model"
+    parity, folder = script("parity"), shared / "parity/model"
     published, bank = parity.load_model(folder), parity.load_store(folder)
     for name in ("F100_B4", "F75_B3", "F160_B2"):
         report = parity.compare_case(folder / f"case_{name}.pt", published, bank)
@@ -67,7 +57,7 @@ def test_published_numbers_of_every_case(shared: Path) -> None:
 
 
 def test_the_published_training_step(shared: Path) -> None:
-    parity, folder = load_benchmark("parity"), shared / "parity/model"
+    parity, folder = script("parity"), shared / "parity/model"
     path = folder / "train_step_F100_B4.pt"
     report = parity.compare_step(folder, path, parity.load_store(folder))
     assert report.ok, report.line()

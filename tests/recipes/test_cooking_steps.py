@@ -9,14 +9,14 @@ from types import ModuleType
 import pytest
 
 from starc.retrieval.captions import duplicates, read_captions
-from support import recipe_modules
+from support import scripts
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    return recipe_modules.recipe("cooking_steps")
+    return scripts.script("cooking_steps")
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,8 @@ from torch.nn.functional import cosine_similarity
 
 from starc.model.starc import STaRC
 from starc.retrieval.datastore import CaptionStore
-from support.model_batches import WIDTH, tiny
-from support.recipe_modules import recipe
-from support.small_model import words_tokenizer
+from support.scripts import script
+from support.tiny import WIDTH, tiny, words_tokenizer
 
 
 def test_what_is_retrieved_starts_as_its_words_as_loud_as_speech() -> None:
@@ -18,7 +17,7 @@ def test_what_is_retrieved_starts_as_its_words_as_loud_as_speech() -> None:
     model, tokenizer = STaRC(tiny()), words_tokenizer()
     captions = [f"w{3 * n} w{3 * n + 1} w{3 * n + 2}" for n in range(40)]
     store = CaptionStore(captions, torch.randn(len(captions), WIDTH))
-    recipe("first_weights").retrieved_words(model, store, tokenizer)
+    script("first_weights").retrieved_words(model, store, tokenizer)
     assert model.retrieved_projection is not None
     width = model.config.t5.width
     with torch.no_grad():
@@ -33,7 +32,7 @@ def test_what_is_retrieved_starts_as_its_words_as_loud_as_speech() -> None:
 def test_heads_that_copy_look_at_the_token_after_its_like() -> None:
     torch.manual_seed(0)
     model = STaRC(tiny()).eval()
-    recipe("first_weights").copying_heads(model.t5)
+    script("first_weights").copying_heads(model.t5)
     speech_BL = torch.arange(50, 90)[None]
     with torch.no_grad():
         memory_BMD = model.t5.encode(speech_BL, torch.ones_like(speech_BL))
@@ -47,4 +46,4 @@ def test_heads_that_copy_look_at_the_token_after_its_like() -> None:
 
 def test_mean_of_models() -> None:
     states = [{"weight": torch.tensor([value])} for value in (1.0, 2.0, 6.0)]
-    assert recipe("ship").mean(states)["weight"].tolist() == [3.0]
+    assert script("ship").mean(states)["weight"].tolist() == [3.0]

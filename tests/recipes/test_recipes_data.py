@@ -10,12 +10,12 @@ import pytest
 
 from starc.files.annotations import VideoAnnotation
 from starc.types import Sentence
-from support.recipe_modules import recipe
+from support.scripts import script
 
 
 @pytest.fixture(scope="module")
 def youcook2() -> ModuleType:
-    return recipe("youcook2_data")
+    return script("youcook2_data")
 
 
 def test_sentences_go_to_the_steps_they_sound_like(youcook2: ModuleType) -> None:

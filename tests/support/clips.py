@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -39,25 +39,51 @@ def write_clip(
     tone: np.ndarray | None = None,
     options: dict[str, str] | None = None,
     start: float = 0.0,
+    pictures: Iterable[np.ndarray] | None = None,
+    time_base: Fraction = MILLISECONDS,
+    container: str | None = None,
+    container_options: dict[str, str] | None = None,
 ) -> Path:
-    """Write a clip; `times` (seconds of each picture) makes its frame rate variable."""
-    times = [n / fps for n in range(round(seconds * fps))] if times is None else times
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=fps, options=options or {})
+    """Write a clip; `times` (seconds of each picture) makes its frame rate variable.
+
+    `pictures` replaces the textured ones, and the `container` that of the path's ending.
+    """
+    if pictures is None:
+        count = round(seconds * fps) if times is None else len(times)
+        pictures = (picture(index, *size) for index in range(count))
+    with av.open(str(path), "w", format=container, options=container_options or {}) as file:
+        stream = file.add_stream(codec, rate=fps, options=options or {})
         stream.width, stream.height, stream.pix_fmt = *size, pixels
-        stream.time_base = stream.codec_context.time_base = MILLISECONDS
-        sound = container.add_stream(audio, rate=16_000, layout="mono") if audio else None
-        for index, time in enumerate(times):
-            frame = av.VideoFrame.from_ndarray(picture(index, *size), format="rgb24")
-            frame = frame.reformat(format=pixels)
-            frame.pts, frame.time_base = round((start + time) * 1000), MILLISECONDS
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
+        stream.time_base = stream.codec_context.time_base = time_base
+        sound = file.add_stream(audio, rate=16_000, layout="mono") if audio else None
+        for index, rgb_HWC in enumerate(pictures):
+            time = index / fps if times is None else times[index]
+            frame = av.VideoFrame.from_ndarray(rgb_HWC, format="rgb24").reformat(format=pixels)
+            frame.pts, frame.time_base = round((start + time) / time_base), time_base
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode())
         if sound is not None:
             for block in _blocks(beep(seconds) if tone is None else tone):
-                container.mux(sound.encode(block))
-            container.mux(sound.encode())
+                file.mux(sound.encode(block))
+            file.mux(sound.encode())
     return path
+
+
+def grey_clip(path: Path, *, shade: int, frames: int = 4) -> Path:
+    """A few grey frames at two per second; the container is the path's ending, else mp4."""
+    greys = (np.full((32, 32, 3), (shade + 3 * k) % 256, np.uint8) for k in range(frames))
+    kind = None if path.suffix in (".mp4", ".mkv") else "mp4"
+    return write_clip(
+        path, pictures=greys, fps=2, size=(32, 32), codec="mpeg4",
+        time_base=Fraction(1, 2), container=kind,
+    )  # fmt: skip
+
+
+def colour_clip(path: Path, *, seconds: int, rate: int = 2) -> Path:
+    """Colours that change every few seconds."""
+    shades = np.random.default_rng(3).integers(0, 255, (seconds // 3 + 1, 3), dtype=np.uint8)
+    colours = (np.tile(shades[k // rate // 3], (48, 64, 1)) for k in range(seconds * rate))
+    return write_clip(path, pictures=colours, fps=rate, codec="mpeg4", time_base=Fraction(1, rate))
 
 
 def write_sound(

@@ -9,9 +9,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import av
-import numpy as np
-
 from starc.inference import batch
 from starc.inference.jobs import Manifest, find_videos, make_jobs
 from starc.media.video import sample_frames
@@ -40,18 +37,6 @@ class BrightnessCaptioner:
         time.sleep(self.delay)
         event = Event(0, len(features), f"{speech}: {sum(features):.3f}", 0.5)
         return Captioned(video.name, float(len(features)), (event,))
-
-
-def make_clip(path: Path, *, shade: int, frames: int = 4) -> None:
-    """A few grey frames at two per second; the container is the path's ending, else mp4."""
-    kind = None if path.suffix in (".mp4", ".mkv") else "mp4"
-    with av.open(str(path), "w", format=kind) as container:
-        stream = container.add_stream("mpeg4", rate=2)
-        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
-        for k in range(frames):
-            picture = np.full((32, 32, 3), (shade + 3 * k) % 256, np.uint8)
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
-        container.mux(stream.encode())
 
 
 def caption_folder(folder: Path, out: Path, delay: float = 0.0) -> batch.Counts:

@@ -14,10 +14,10 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
-import av
 import numpy as np
 
 from starc.types import Captioned, Event, Retrieved, Segment, Sentence
+from support import clips
 
 BOARD, PAN, BOWL, PLATE = range(4)
 
@@ -256,20 +256,20 @@ def write_clip(
     """An H.264 clip of a dish."""
     steps = recipe(seed)
     edges = spans(steps, duration)
-    with av.open(str(path), "w", options={"movflags": "+faststart"}) as container:
-        stream = container.add_stream("libx264", rate=fps)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.time_base = Fraction(1, fps)
-        stream.options = {"preset": "veryfast", "crf": "23", "g": str(fps * 2)}
-        for number in range(round(duration * fps)):
-            time = number / fps
-            step = next(s for s, (_, b) in zip(steps, edges, strict=True) if time < b + 1e-6)
-            image = draw_frame(step, time, width=width, height=height, seed=seed)
-            frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-            frame.pts = number
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    return path
+    times = [number / fps for number in range(round(duration * fps))]
+
+    def step(time: float) -> Step:
+        return next(s for s, (_, b) in zip(steps, edges, strict=True) if time < b + 1e-6)
+
+    return clips.write_clip(
+        path,
+        pictures=(draw_frame(step(t), t, width=width, height=height, seed=seed) for t in times),
+        fps=fps,
+        size=(width, height),
+        time_base=Fraction(1, fps),
+        options={"preset": "veryfast", "crf": "23", "g": str(fps * 2)},
+        container_options={"movflags": "+faststart"},
+    )
 
 
 def write_record(path: Path, record: Captioned) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from starc.training.dataset import Videos
 from starc.training.loop import Task, Training
 from starc.training.recipes import Recipe
 from starc.training.run import RunFolder
+from support.scripts import script
 from support.small_training import tokenizer
 
 torch.set_num_threads(1)
@@ -28,12 +28,7 @@ STATE = "state_after_adam_lr1e-3_clip1_renorm"
 
 @pytest.fixture(scope="module")
 def parity() -> Any:
-    path = Path(__file__).parents[2] / "benchmarks/parity.py"
-    spec = importlib.util.spec_from_file_location("benchmark_parity", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("parity")
 
 
 def begun(model: STaRC, store: Any, batch: Batch, folder: Path) -> Training:

@@ -6,6 +6,8 @@ of a batch failed, 130 interrupted.
 
 from __future__ import annotations
 
+import io
+import json
 import os
 import sys
 from typing import Annotated
@@ -63,6 +65,9 @@ app.add_typer(research.data, name="data")
 
 def main() -> None:
     """Run the command line; one line on stderr for whatever a user can mend."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")  # what the formats are in, in every locale
     try:
         app()
     except StarcError as error:

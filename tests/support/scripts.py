@@ -1,4 +1,4 @@
-"""The scripts in recipes/ as modules."""
+"""The scripts in recipes/ and benchmarks/ as modules."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+FOLDERS = [str(Path(__file__).parents[2] / name) for name in ("recipes", "benchmarks")]
 
 
-def recipe(name: str) -> ModuleType:
+def script(name: str) -> ModuleType:
     """A script by its name; those it imports are found beside it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "path", [str(RECIPES), *sys.path])
+        patch.setattr(sys, "path", [*FOLDERS, *sys.path])
         return importlib.import_module(name)

@@ -1,17 +1,19 @@
-"""Small batches and datastores for the tests of the model."""
+"""A tiny model, and batches, a datastore, a tokenizer and an image encoder that fit it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 from starc import config as configs
 from starc.config import Config
 from starc.model.starc import Batch
 from starc.retrieval.datastore import CaptionStore
+from starc.types import Frame
 
 WIDTH = 64
 
@@ -74,3 +76,32 @@ def one(whole: Batch, video: int) -> Batch:
             filled = whole.speech_mask_BL if name.startswith("speech") else tensor != 0
             changes[name] = row[:, : int(filled[video].sum())]
     return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
+
+
+class ColourEncoder:
+    """Features are random projections of a frame's mean colours."""
+
+    name = "colours"
+    width = WIDTH
+    size = 32
+
+    def __init__(self) -> None:
+        self.seen = 0
+        generator = torch.Generator().manual_seed(0)
+        self.weight = torch.randn(3, WIDTH, generator=generator)
+
+    def encode(self, frames: Iterable[Frame]) -> Tensor:
+        rows = []
+        for frame in frames:
+            self.seen += 1
+            rows.append(torch.from_numpy(frame.rgb_HWC.mean((0, 1))).float() / 255)
+        return torch.stack(rows) @ self.weight
+
+
+def words_tokenizer() -> Tokenizer:
+    """A thousand words, w0 to w996 among them."""
+    words = ["<pad>", "</s>", "<unk>", *(f"w{k}" for k in range(997))]
+    vocabulary = {word: n for n, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
