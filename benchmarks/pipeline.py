@@ -47,7 +47,6 @@ from tokenizers import Tokenizer, models
 from starc import config
 from starc.config import BeamSearch
 from starc.inference import batch
-from starc.inference.batch import WORKERS, shared_cores
 from starc.inference.jobs import Manifest, find_videos, make_jobs
 from starc.inference.pipeline import Captioner, Options, ReadVideo
 from starc.media.encoders import EfficientNetLite
@@ -179,8 +178,8 @@ def one_after_another(videos: Path, stages: Captioner, out: Path, *, at_once: in
 
 def overlapped(videos: Path, stages: Captioner, out: Path) -> None:
     jobs = make_jobs(find_videos([videos]), out, ["json"])
-    with Manifest(out) as manifest, shared_cores(WORKERS):
-        counts = batch.run(jobs, stages, manifest, workers=WORKERS)
+    with Manifest(out) as manifest, batch.shared_cores():
+        counts = batch.run(jobs, stages, manifest)
     assert counts.done == len(jobs), counts
 
 

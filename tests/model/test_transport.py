@@ -13,7 +13,7 @@ from torch import Tensor
 
 from starc.config import TransportConfig
 from starc.model import transport
-from starc.model.transport import Plan, Problem
+from starc.model.transport import TINY, Plan, Problem, neighbours
 
 MARGINALS = list(itertools.product(("relaxed", "balanced"), repeat=2))
 
@@ -36,6 +36,32 @@ def random_problem(
         entropy=0.07,
         structure=structure,
     )
+
+
+def objective(problem: Problem, mass_BTK: Tensor, options: TransportConfig) -> Tensor:
+    """Value [B] of the objective of Eq. fugw-prob with entropy, for a T that sums to one.
+
+        α/2 <C^v T C^a, T> + (1−α) <C^k, T> + ε <T, log T − 1> + γ KL(T 1 | q) + γ_a KL(Tᵀ1 | 1/K)
+
+    Half of the structure term, because differentiating it gives C^v T C^a twice.
+    """
+    near_BTT = neighbours(problem.mask_BT, options.radius)
+    structure_BTK = near_BTT @ (mass_BTK.sum(2, keepdim=True) - mass_BTK)
+    cost_BTK = (
+        problem.structure * structure_BTK / 2
+        + (1 - problem.structure) * problem.cost_BTK
+        + problem.entropy * ((mass_BTK + TINY).log() - 1)
+    )
+    value_B = (cost_BTK * mass_BTK).sum((1, 2))
+    if options.frames == "relaxed":
+        row_BT = mass_BTK.sum(2)
+        ratio_BT = row_BT / (problem.frame_mass_BT + ~problem.mask_BT) + TINY
+        value_B = value_B + options.frame_penalty * (row_BT * ratio_BT.log()).sum(1)
+    if options.anchor_marginal == "relaxed":
+        column_BK = mass_BTK.sum(1)
+        ratio_BK = column_BK / problem.anchor_mass_BK + TINY
+        value_B = value_B + options.anchor_penalty * (column_BK * ratio_BK.log()).sum(1)
+    return value_B
 
 
 def planted(videos: int, seed: int, noise: float = 0.3) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,19 +129,19 @@ def test_the_objective_ends_lower_than_it_began(seed: int, marginals: tuple[str,
     problem, options = random_problem(seed, [30, 20], 5), options_of(*marginals)
     start_BTK = problem.frame_mass_BT[..., None] * problem.anchor_mass_BK[:, None]
     end_BTK = transport.solve(problem, options).mass_BTK / torch.tensor([30.0, 20.0])[:, None, None]
-    begun_B = transport.objective(problem, start_BTK, options)
-    assert (transport.objective(problem, end_BTK, options) < begun_B).all()
+    begun_B = objective(problem, start_BTK, options)
+    assert (objective(problem, end_BTK, options) < begun_B).all()
 
 
 def test_the_published_step_may_end_worse_than_it_began() -> None:
     """Why `bounded_step` exists: a short video, with anchors far from all of its frames."""
     problem = random_problem(0, [20], 8)
     start_BTK = problem.frame_mass_BT[..., None] * problem.anchor_mass_BK[:, None]
-    begun = transport.objective(problem, start_BTK, TransportConfig())
+    begun = objective(problem, start_BTK, TransportConfig())
     for bounded, better in ((True, True), (False, False)):
         options = TransportConfig(bounded_step=bounded)
         mass_BTK = transport.solve(problem, options).mass_BTK / 20
-        assert bool(transport.objective(problem, mass_BTK, options) < begun) == better
+        assert bool(objective(problem, mass_BTK, options) < begun) == better
 
 
 @pytest.mark.parametrize(("frames", "anchors"), MARGINALS)

@@ -7,7 +7,6 @@ of a batch failed, 130 interrupted.
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
 from typing import Annotated

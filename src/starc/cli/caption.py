@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +26,6 @@ FOLDER_FORMATS = ("json", "vtt")
 """Written for many videos, where the user names none."""
 PREDICTIONS = "predictions.json"
 ENGINES = ("local", "ray")
-WORKERS = 2
 
 
 def caption(
@@ -219,8 +216,8 @@ def caption_folder(
             settings = batch.settings_of(captioner, output)
             counts = cluster.run(jobs, make, manifest, settings=settings, **common)
         else:
-            with _shared_cores(WORKERS):
-                counts = batch.run(jobs, captioner, manifest, workers=WORKERS, **common)
+            with batch.shared_cores():
+                counts = batch.run(jobs, captioner, manifest, **common)
         if "predictions" in chosen:
             batch.write_predictions(jobs, manifest, out / PREDICTIONS)
     return counts
@@ -237,16 +234,3 @@ def doubts(captioned: Captioned) -> tuple[str, ...]:
             "the model know such videos?",
         )
     return ()
-
-
-@contextmanager
-def _shared_cores(workers: int) -> Iterator[None]:
-    """Leave a fair part of the cores to each thread that computes at the same time."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // (workers + 1)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -14,12 +14,13 @@ import glob
 import json
 import logging
 import math
+import os
 import queue
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -35,6 +36,8 @@ from starc.types import Captioned
 log = logging.getLogger("starc")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+WORKERS = 2
+"""Threads that read videos while the model is busy with others."""
 PATIENCE = 3.0
 """Seconds that Ctrl-C leaves the worker threads to notice it."""
 
@@ -125,7 +128,7 @@ def run(
     *,
     output: Output | None = None,
     resume: bool = True,
-    workers: int = 2,
+    workers: int = WORKERS,
     on_row: OnRow | None = None,
 ) -> Counts:
     """Caption all jobs; returns how many ended how.
@@ -352,3 +355,14 @@ def write_predictions(jobs: Sequence[Job], manifest: Manifest, path: Path) -> No
             text = job.outputs["json"].read_text("utf-8")
             videos[job.name] = Captioned.from_json(json.loads(text))
     formats.write_predictions(videos, path)
+
+
+@contextmanager
+def shared_cores(workers: int = WORKERS) -> Iterator[None]:
+    """Leave a fair part of the cores to each thread that computes at the same time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // (workers + 1)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -227,32 +227,6 @@ def sinkhorn(problem: Problem, cost_BKT: Tensor, *, steps: int) -> Tensor:
     return (log_BKT + row_B1T + column_BK1).exp()
 
 
-def objective(problem: Problem, mass_BTK: Tensor, options: TransportConfig) -> Tensor:
-    """Value [B] of the objective of Eq. fugw-prob with entropy, for a T that sums to one.
-
-        α/2 <C^v T C^a, T> + (1−α) <C^k, T> + ε <T, log T − 1> + γ KL(T 1 | q) + γ_a KL(Tᵀ1 | 1/K)
-
-    Half of the structure term, because differentiating it gives C^v T C^a twice.
-    """
-    near_BTT = neighbours(problem.mask_BT, options.radius)
-    structure_BTK = near_BTT @ (mass_BTK.sum(2, keepdim=True) - mass_BTK)
-    cost_BTK = (
-        problem.structure * structure_BTK / 2
-        + (1 - problem.structure) * problem.cost_BTK
-        + problem.entropy * ((mass_BTK + TINY).log() - 1)
-    )
-    value_B = (cost_BTK * mass_BTK).sum((1, 2))
-    if options.frames == "relaxed":
-        row_BT = mass_BTK.sum(2)
-        ratio_BT = row_BT / (problem.frame_mass_BT + ~problem.mask_BT) + TINY
-        value_B = value_B + options.frame_penalty * (row_BT * ratio_BT.log()).sum(1)
-    if options.anchor_marginal == "relaxed":
-        column_BK = mass_BTK.sum(1)
-        ratio_BK = column_BK / problem.anchor_mass_BK + TINY
-        value_B = value_B + options.anchor_penalty * (column_BK * ratio_BK.log()).sum(1)
-    return value_B
-
-
 def anchor_loss(
     clip_BTD: Tensor, anchor_KD: Tensor, plan: Plan, mask_BT: Tensor, *, temperature: float
 ) -> Tensor:

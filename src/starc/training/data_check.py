@@ -22,7 +22,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DataProblem:
     """One kind of trouble and where it is."""
 
     what: str
@@ -42,7 +42,7 @@ class Findings:
     videos: int
     events: int
     sentences: int
-    problems: tuple[Problem, ...]
+    problems: tuple[DataProblem, ...]
     histograms: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
@@ -90,7 +90,7 @@ def _features(
     annotations: Mapping[str, VideoAnnotation],
     features: Mapping[str, Tensor] | None,
     width: int | None,
-) -> list[Problem]:
+) -> list[DataProblem]:
     if features is None:
         return []
     missing = tuple(video for video in annotations if video not in features)
@@ -106,15 +106,15 @@ def _features(
         if width is not None and found.shape[-1] != width:
             wrong.append(f"{video} has {found.shape[-1]}")
     return [
-        Problem("videos without features", missing),
-        Problem(f"features of another width than {width}", tuple(wrong)),
-        Problem("features that cannot be read", tuple(broken)),
+        DataProblem("videos without features", missing),
+        DataProblem(f"features of another width than {width}", tuple(wrong)),
+        DataProblem("features that cannot be read", tuple(broken)),
     ]
 
 
 def _speech(
     annotations: Mapping[str, VideoAnnotation], speech: Mapping[str, Sequence[Sentence]] | None
-) -> list[Problem]:
+) -> list[DataProblem]:
     if speech is None:
         return []
     silent = tuple(video for video in annotations if not speech.get(video))
@@ -125,12 +125,12 @@ def _speech(
         and any(sentence.end > annotated.duration for sentence in speech.get(video, ()))
     )
     return [
-        Problem("videos without speech", silent, serious=False),
-        Problem("videos with speech after their end (it is left out)", late, serious=False),
+        DataProblem("videos without speech", silent, serious=False),
+        DataProblem("videos with speech after their end (it is left out)", late, serious=False),
     ]
 
 
-def _events(annotations: Mapping[str, VideoAnnotation]) -> list[Problem]:
+def _events(annotations: Mapping[str, VideoAnnotation]) -> list[DataProblem]:
     kinds: dict[str, list[str]] = {
         "events that run backwards": [],
         "events that reach beyond the video": [],
@@ -157,8 +157,8 @@ def _events(annotations: Mapping[str, VideoAnnotation]) -> list[Problem]:
         if not annotated.duration or annotated.duration <= 0:
             nothing.append(video)
     return [
-        Problem("videos without a duration", tuple(nothing)),
-        *(Problem(what, tuple(where), serious=False) for what, where in kinds.items()),
+        DataProblem("videos without a duration", tuple(nothing)),
+        *(DataProblem(what, tuple(where), serious=False) for what, where in kinds.items()),
     ]
 
 
@@ -166,18 +166,18 @@ def _leaks(
     annotations: Mapping[str, VideoAnnotation],
     store: CaptionStore | None,
     held_out: Mapping[str, VideoAnnotation],
-) -> list[Problem]:
+) -> list[DataProblem]:
     both = tuple(video for video in held_out if video in annotations)
-    problems = [Problem("held-out videos that are also trained on", both)]
+    problems = [DataProblem("held-out videos that are also trained on", both)]
     if store is not None:
         captions = [text for each in held_out.values() for text in each.sentences]
         owned = {video for video in store.videos if video in held_out}
         problems.append(
-            Problem("captions of held-out videos in the datastore", tuple(overlap(store, captions)),
+            DataProblem("captions of held-out videos in the datastore", tuple(overlap(store, captions)),
                     serious=bool(owned))
         )  # fmt: skip
         problems.append(
-            Problem("held-out videos in the datastore", tuple(sorted(filter(None, owned))))
+            DataProblem("held-out videos in the datastore", tuple(sorted(filter(None, owned))))
         )
     return problems
 
