@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
+
 from starc.errors import ConfigError, StarcError
 from starc.files.cache import fingerprint
 from starc.inference.jobs import Job, Manifest, ManifestRow

@@ -173,9 +173,12 @@ def _leaks(
         captions = [text for each in held_out.values() for text in each.sentences]
         owned = {video for video in store.videos if video in held_out}
         problems.append(
-            DataProblem("captions of held-out videos in the datastore", tuple(overlap(store, captions)),
-                    serious=bool(owned))
-        )  # fmt: skip
+            DataProblem(
+                "captions of held-out videos in the datastore",
+                tuple(overlap(store, captions)),
+                serious=bool(owned),
+            )
+        )
         problems.append(
             DataProblem("held-out videos in the datastore", tuple(sorted(filter(None, owned))))
         )
