@@ -17,9 +17,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from starc.files.annotations import VideoAnnotation, read_references
+from starc.files.annotations import VideoAnnotation, read_references, write_predictions
 from starc.media.subtitles import read_transcripts
-from starc.training.evaluate import write_predictions
 from starc.types import Sentence
 
 Speech = Mapping[str, Sequence[Sentence]]

@@ -53,29 +53,11 @@ def test_json_is_ours_again(captioned: Captioned, tmp_path: Path) -> None:
     assert Captioned.from_json(json.loads((tmp_path / "a.json").read_text("utf-8"))) == captioned
 
 
-def test_predictions_hold_many_videos(captioned: Captioned, tmp_path: Path) -> None:
-    other = Captioned("b.mkv", 9.0, ())
-    formats.write_predictions({"one": captioned, "b": other}, tmp_path / "p.json")
-    results = json.loads((tmp_path / "p.json").read_text("utf-8"))["results"]
-    assert list(results) == ["one", "b"] and results["b"] == []
-    assert results["one"][1] == {"sentence": CLEAN, "timestamp": [15.5, 42.0004]}
+def test_predictions_of_one_video(captioned: Captioned, tmp_path: Path) -> None:
     formats.write(captioned, tmp_path / "a.predictions.json")
-    alone = json.loads((tmp_path / "a.predictions.json").read_text("utf-8"))["results"]
-    assert alone == {'a "b" ü': results["one"]}
-
-
-@pytest.mark.parametrize("reader", ["pysubs2", "webvtt-py"])
-def test_vtt(captioned: Captioned, tmp_path: Path, reader: str) -> None:
-    path = tmp_path / "a.vtt"
-    assert formats.write(captioned, path) == ()
-    if reader == "pysubs2":
-        lines = pysubs2.load(str(path))
-        assert [(line.start, line.end) for line in lines] == times(captioned.events)
-        return
-    cues = webvtt.read(str(path)).captions
-    assert [cue.text for cue in cues][0::2] == ["Crack the eggs.", "Serve, with salt."]
-    assert cues[1].raw_text.count("&lt;") == 2 and "\n" not in cues[1].raw_text
-    assert cues[2].end == "01:02:05.250"
+    results = json.loads((tmp_path / "a.predictions.json").read_text("utf-8"))["results"]
+    assert list(results) == ['a "b" ü']
+    assert results['a "b" ü'][1] == {"sentence": CLEAN, "timestamp": [15.5, 42.0004]}
 
 
 def test_srt(captioned: Captioned, tmp_path: Path) -> None:

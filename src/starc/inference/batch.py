@@ -28,6 +28,7 @@ from typing import Any, get_args
 import torch
 
 from starc.errors import ConfigError, StarcError
+from starc.files.annotations import write_predictions as write_prediction_file
 from starc.files.cache import fingerprint
 from starc.inference.jobs import Job, Manifest, ManifestRow
 from starc.inference.pipeline import Captioner, ReadVideo
@@ -355,8 +356,8 @@ def write_predictions(jobs: Sequence[Job], manifest: Manifest, path: Path) -> No
         row = manifest.rows.get(job.name)
         if row is not None and row.status == "done":
             text = job.outputs["json"].read_text("utf-8")
-            videos[job.name] = Captioned.from_json(json.loads(text))
-    formats.write_predictions(videos, path)
+            videos[job.name] = Captioned.from_json(json.loads(text)).events
+    write_prediction_file(videos, path)
 
 
 @contextmanager

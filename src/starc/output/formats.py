@@ -79,12 +79,6 @@ def write(
     return notes
 
 
-def write_predictions(videos: Mapping[str, Captioned], path: str | Path) -> None:
-    """Many videos, by the names annotation files know them by, in the papers' format."""
-    with replacing(path) as file:
-        file.write(_predictions(videos))
-
-
 def infer(path: str | Path) -> str:
     """The format that a file's name asks for; of two endings that fit, the longer one."""
     name = Path(path).name.lower()
@@ -116,13 +110,9 @@ def _json(captioned: Captioned) -> str:
     return json.dumps(captioned.to_json(), ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
-def _predictions(videos: Mapping[str, Captioned]) -> str:
-    return prediction_file(
-        {
-            name: [(event.start, event.end, one_line(event.caption)) for event in video.events]
-            for name, video in videos.items()
-        }
-    )
+def _predictions(captioned: Captioned) -> str:
+    events = [(one.start, one.end, one_line(one.caption)) for one in captioned.events]
+    return prediction_file({Path(captioned.video).stem: events})
 
 
 def _lines(captioned: Captioned) -> Iterator[tuple[int, int, str]]:
@@ -198,7 +188,7 @@ FORMATS: Mapping[str, Format] = {
     # All we know, versioned: the viewer reads this.
     "json": Format(".json", _json),
     # The papers' prediction file.
-    "predictions": Format(".predictions.json", lambda c: _predictions({Path(c.video).stem: c})),
+    "predictions": Format(".predictions.json", _predictions),
     "vtt": Format(".vtt", _vtt),
     "chapters": Format(".chapters.vtt", _vtt, only_chapters=True),
     "srt": Format(".srt", _srt),
