@@ -60,6 +60,20 @@ def test_predictions_of_one_video(captioned: Captioned, tmp_path: Path) -> None:
     assert results['a "b" ü'][1] == {"sentence": CLEAN, "timestamp": [15.5, 42.0004]}
 
 
+@pytest.mark.parametrize("reader", ["pysubs2", "webvtt-py"])
+def test_vtt(captioned: Captioned, tmp_path: Path, reader: str) -> None:
+    path = tmp_path / "a.vtt"
+    assert formats.write(captioned, path) == ()
+    if reader == "pysubs2":
+        lines = pysubs2.load(str(path))
+        assert [(line.start, line.end) for line in lines] == times(captioned.events)
+        return
+    cues = webvtt.read(str(path)).captions
+    assert [cue.text for cue in cues][0::2] == ["Crack the eggs.", "Serve, with salt."]
+    assert cues[1].raw_text.count("&lt;") == 2 and "\n" not in cues[1].raw_text
+    assert cues[2].end == "01:02:05.250"
+
+
 def test_srt(captioned: Captioned, tmp_path: Path) -> None:
     formats.write(captioned, tmp_path / "a.srt")
     lines = pysubs2.load(str(tmp_path / "a.srt"))
