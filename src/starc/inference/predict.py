@@ -103,8 +103,9 @@ def split(loaded: Loaded, video: VideoInputs) -> VideoWindows:
             id=video.id,
             clip_TD=features_TD[window.first : window.stop],
             duration=end - start,
+            # Published, a sentence that outlasts the video is left out; in a window it is cut off.
             sentences=video.sentences
-            if len(spans) == 1
+            if loaded.config.windowing is None
             else long_videos.within(video.sentences, start, end),
         )
         for window, (start, end) in zip(plan.windows, spans, strict=True)
