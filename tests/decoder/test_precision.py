@@ -166,3 +166,10 @@ def test_unknown_or_impossible_precision(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_detection_answers() -> None:
     assert precision.has_bfloat16(torch.device("cpu")) in (True, False)
     assert precision.has_bfloat16(torch.device("meta")) is False
+
+
+def test_a_torch_that_does_not_know_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert precision.has_bfloat16(torch.device("cpu")) is False
+    assert Int8Linear.of(torch.ones(16, 512)).level == 63
+    test_int8_sums_do_not_overflow()

@@ -62,10 +62,7 @@ def has_bfloat16(device: torch.device) -> bool:
     """Whether `device` multiplies bfloat16 natively."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    capable = torch.cpu.get_capabilities()
-    return device.type == "cpu" and any(
-        capable.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16")
-    )
+    return device.type == "cpu" and _capable("avx512_bf16", "amx_bf16", "bf16")
 
 
 class Int8Linear(nn.Module):
@@ -194,5 +191,10 @@ def _quantise(t5: T5, device: torch.device) -> None:
 
 
 def _wide_sums() -> bool:
-    capable = torch.cpu.get_capabilities()
-    return any(capable.get(name, False) for name in ("avx512_vnni", "avx_vnni", "amx_int8"))
+    return _capable("avx512_vnni", "avx_vnni", "amx_int8")
+
+
+def _capable(*names: str) -> bool:
+    """Whether the processor has one of these; no, where torch (2.6) does not tell."""
+    tell: Callable[[], dict[str, object]] = getattr(torch.cpu, "get_capabilities", dict)
+    return any(tell().get(name) for name in names)
