@@ -7,7 +7,8 @@ import starc
 
 
 def test_public_names() -> None:
-    assert sorted(starc.__all__) == ["Captioned", "Event", "load"]
+    wanted = ["Captioned", "Captioner", "Event", "Options", "Segment", "Sentence", "StarcError"]
+    assert sorted(starc.__all__) == [*wanted, "load", "score"]
     for name in starc.__all__:
         assert getattr(starc, name).__module__.startswith("starc.")
     assert starc.__version__
