@@ -325,7 +325,13 @@ def _listed(names: tuple[str, ...] | list[str]) -> str:
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).split("\n")[0][:100]
+        raise ConfigError(f"--device {name}: not to be had ({reason}); use auto or cpu") from None
+    return device
 
 
 def _folder(folder_or_hub_id: Path | str) -> Path:

@@ -1,0 +1,99 @@
+"""Options of `starc caption`: each opens what the library can, or says why it stays shut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from starc.cli import app
+from starc.config import apply_overrides, tiny
+from starc.errors import StarcError
+from starc.inference.pipeline import Captioner, Options
+from starc.model import checkpoint
+from starc.model.starc import STaRC
+from starc.retrieval.datastore import CaptionStore
+from starc.types import Captioned
+from support.clips import colour_clip
+from support.tiny import WIDTH, ColourEncoder, words_tokenizer
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    torch.manual_seed(0)
+    chosen = ["inputs.image_encoder=colours", "decoding.grammar=true", "decoding.max_tokens=24"]
+    store = CaptionStore([f"w{k}" for k in range(20)], torch.randn(20, WIDTH), encoder="t")
+    starc = STaRC(apply_overrides(tiny(), chosen))
+    checkpoint.save(folder, starc, tokenizer=words_tokenizer(), store=store)
+    return folder
+
+
+@pytest.fixture
+def starc_caption(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Result]:
+    monkeypatch.setattr(
+        "starc.inference.pipeline.load_image_encoder", lambda name, device: ColourEncoder()
+    )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    clip = colour_clip(tmp_path / "clip.mp4", seconds=6)
+
+    def run(*options: str) -> Result:
+        command = ["caption", str(clip), "--model", str(model), "--speech", "none", *options]
+        return CliRunner().invoke(app, command)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--precision", "int8"),
+        ("--device", "cpu"),
+        ("--beams", "1"),
+        ("--language", "en"),
+        ("--limit", "pixels=100000"),
+    ],
+)
+def test_a_door_opens(starc_caption: Callable[..., Result], options: tuple[str, ...]) -> None:
+    result = starc_caption(*options)
+    assert result.exit_code == 0, result.exception
+    assert "WEBVTT" in result.stdout and "-->" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--precision", "int4"), "choose one of float32, bfloat16, int8"),
+        (("--device", "abacus"), "--device abacus: not to be had"),
+        (("--limit", "pixels=10"), "--limit pixels="),
+        (("--limit", "colour=3"), "colour"),
+        (("--datastore", "nowhere"), "nowhere"),
+        (("--speech", "shout"), "neither a file nor one of"),
+    ],
+)
+def test_a_door_that_stays_shut_says_why(
+    starc_caption: Callable[..., Result], options: tuple[str, ...], says: str
+) -> None:
+    result = starc_caption(*options)
+    assert isinstance(result.exception, StarcError), result.output
+    assert says in str(result.exception) and "\n" not in str(result.exception)
+
+
+def test_another_datastore_and_fewer_beams_are_other_answers(model: Path, tmp_path: Path) -> None:
+    clip = colour_clip(tmp_path / "clip.mp4", seconds=6)
+    other = CaptionStore(["elsewhere"] * 3, torch.randn(3, WIDTH), encoder="t")
+    other.save(tmp_path / "other")
+
+    def caption(**options: str) -> Captioned:
+        chosen = Options(engine="none", cache=tmp_path / "cache", **options)  # type: ignore[arg-type]
+        return Captioner(model, chosen, encoder=ColourEncoder()).caption(clip)
+
+    own, others = caption(), caption(datastore=str(tmp_path / "other"))
+    retrieved = {found.caption for segment in others.segments for found in segment.captions}
+    assert retrieved == {"elsewhere"} and own.segments != others.segments
+    assert caption(precision="int8").saliency == own.saliency
