@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from starc import cli
+from starc.cli import view
 from starc.config import apply_overrides, tiny
 from starc.media.features import Stopped
 from starc.model import checkpoint
@@ -90,7 +91,7 @@ def test_caption_from_the_page(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     clip = write_clip(tmp_path / "clip.mp4", seconds=3)
-    captioning = cli._captioning(str(model))
+    captioning = view.captioning(str(model))
     told: list[tuple[str, float]] = []
     found = captioning(clip, lambda stage, done: told.append((stage, done)), lambda: False)
     assert found.duration == pytest.approx(3, abs=0.2)
