@@ -4,24 +4,25 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-slow check bench fuzz browser clean
+.PHONY: demo test test-slow check bench fuzz tools clean
 .DELETE_ON_ERROR:
 
 # VIDEO=my.mp4 captions that instead of the sample.
 demo: $(READY)
 	@$(BIN)/python examples/demo.py "$(VIDEO)"
 
-test: $(READY) browser
+test: $(READY) tools
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-test-slow: $(READY) browser
+test-slow: $(READY) tools
 	$(BIN)/python -m pytest -m slow
 
-# The page is tested in Debian's Chromium; where it cannot be installed those tests skip and say so.
-browser:
-	@command -v chromium >/dev/null || { \
-		test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
-		|| echo "chromium is not installed: tests of the page will skip (apt-get install chromium)"
+# The page is tested in Debian's Chromium, frames against ffmpeg's command line; where they cannot be
+# installed those tests skip and say so.
+tools:
+	@for tool in chromium ffmpeg; do command -v $$tool >/dev/null || { test "$$(id -u)" = 0 \
+		&& apt-get update -qq && apt-get install -y -qq $$tool >/dev/null; } \
+		|| echo "$$tool is not installed: some tests will skip (apt-get install $$tool)"; done
 
 check: $(READY)
 	$(BIN)/ruff check .
