@@ -122,7 +122,9 @@ def files(folder: Path) -> list[str]:
         }
         for video in found.ids
     }
-    held_out = {video: annotations.pop(video) for video in sorted({*found.ids} - {*chosen.train.ids})}
+    held_out = {
+        video: annotations.pop(video) for video in sorted({*found.ids} - {*chosen.train.ids})
+    }
     (folder / "annotations.json").write_text(json.dumps(annotations))
     (folder / "validation.json").write_text(json.dumps(held_out))
     (folder / "speech.json").write_text(json.dumps(speech))

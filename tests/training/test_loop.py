@@ -127,7 +127,9 @@ def test_two_processes_resume_together(tmp_path: Path) -> None:
     ended(two_processes(tmp_path / "parts", "--resume"))
     assert len(lines(tmp_path / "whole")) == 8
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
-    weights = [(tmp_path / name / "last/model.safetensors").read_bytes() for name in ("whole", "parts")]
+    weights = [
+        (tmp_path / name / "last/model.safetensors").read_bytes() for name in ("whole", "parts")
+    ]
     assert weights[0] == weights[1]
 
 
