@@ -41,20 +41,30 @@ def data_check(
     store: Store = None,
     validation: Validation = None,
     subset: Subset = None,
+    validation_subset: ValidationSubset = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model folder that the features are for ('embedded').")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe that the features are for.")] = None,
 ) -> None:
     """Report what is missing, wrong or leaking, before anything is trained. Exit 1 if serious."""
     from starc.files.annotations import read_references
     from starc.media.features import FeatureStore
     from starc.media.subtitles import read_transcripts
+    from starc.model.checkpoint import load
     from starc.retrieval.datastore import open_datastore
+    from starc.training import recipes
     from starc.training.data_check import examine
 
+    width = recipes.recipe(recipe).model.temporal.features if recipe else None
+    width = load(model_name(model)).image_width if model else width
     findings = examine(
         read_references(annotations, subset=subset),
         FeatureStore.open(features) if features else None,
         read_transcripts(speech) if speech else None,
+        width=width,
         store=open_datastore(store).exact if store else None,
-        held_out=read_references(validation) if validation else None,
+        held_out=read_references(validation, subset=validation_subset) if validation else None,
     )
     out.print(
         f"{findings.videos} videos, {findings.events} events, {findings.sentences} spoken sentences"
@@ -87,25 +97,41 @@ def features(
         bool, typer.Option("--verify", help="Compare OUT with a fresh extraction; write nothing.")
     ] = False,
 ) -> None:
-    """Extract frame features at 1 FPS, with what made them; or compare a file with a fresh run."""
+    """Extract frame features at 1 FPS, with what made them; or compare a file with a fresh run.
+
+    A video that cannot be read is skipped (exit 3); the same line goes on after an interruption.
+    """
+    from starc.errors import VideoError
     from starc.files.annotations import video_id
     from starc.inference.jobs import find_videos
     from starc.inference.pipeline import Captioner
     from starc.media.encoders import load_image_encoder
-    from starc.media.features import extract, save_features
+    from starc.media.features import extract_all
     from starc.media.features import verify as difference
 
     chosen = Captioner(model_name(model)).encoder if model else load_image_encoder(encoder)
     paths = [path for path, _ in find_videos(videos, out=target)]
-    extracted = {}
+    named: dict[str, Path] = {}
+    for path in paths:
+        if named.setdefault(video_id(path.name), path) != path:
+            first = named[video_id(path.name)]
+            raise VideoError(f"{path}: features go by name, and {first} has the same; rename one")
+    failed = 0
     with bar("Extracting") as progress:
-        for path in progress.track(paths):
-            if verify:
+        if verify:
+            for path in progress.track(paths):
                 out.print(f"{path}: largest difference {difference(target, path, chosen):.2e}")
-            else:
-                extracted[video_id(path.name)] = extract(path, chosen)
-    if not verify:
-        save_features(target, extracted)
+            return
+        done = extract_all(named, target, chosen)
+        for n, (path, error) in enumerate(progress.track(done, total=len(named)), start=1):
+            failed += error is not None
+            if error is not None:
+                note(str(error), kind="skipped")
+            elif not err.is_terminal:
+                note(str(path), kind=f"{n}/{len(named)}")
+    if failed:
+        note(f"{failed} of {len(named)} videos have no features; mend them and run this again")
+        raise typer.Exit(3 if failed < len(named) else 1)
 
 
 def model_name(name: str) -> str:
