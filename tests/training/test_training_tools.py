@@ -16,6 +16,7 @@ from starc.files.annotations import VideoAnnotation
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.starc import STaRC
+from starc.retrieval.datastore import CaptionStore
 from starc.training import analysis, figures
 from starc.training.ablations import Result, markdown, rows, write
 from starc.training.data_check import examine
@@ -83,6 +84,10 @@ def test_examine_looks_at_the_numbers() -> None:
     assert not rate.serious and len(rate.where) == 6 and "row a second" in rate.what
     wide = examine({"a": whole}, features, None, width=8, held_out={"held": whole})
     assert [problem.where for problem in wide.problems[:2]] == [("a has 16",), ("held has 16",)]
+    store = CaptionStore(["stir"], torch.ones(1, 8))
+    (narrow,) = examine({"a": whole}, features, None, store=store).problems
+    assert "datastore's 8" in narrow.what and narrow.where == ("a has 16",)
+    assert not narrow.serious
 
 
 def test_videos_must_fit_together() -> None:

@@ -74,6 +74,12 @@ def examine(
                 *_events(videos),
             )
         ]
+    if store is not None and width is None:
+        what = f"features of another width than the datastore's {store.width}"
+        other = _features(annotations, features, store.width)[1:2]
+        problems += [
+            Problem(f"{what} (right for a joint space)", one.where, False) for one in other
+        ]
     problems += _copies([*annotations, *(held_out or {})], features)
     problems += _leaks(annotations, store, held_out or {})
     durations = [annotated.duration for annotated in annotations.values() if annotated.duration]
