@@ -11,7 +11,9 @@ import av
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from starc.cli import app
 from starc.errors import MissingExtra, VideoError
 from starc.media import features as module
 from starc.media.encoders import ImageEncoder
@@ -275,3 +277,44 @@ def test_verify(form: str, tmp_path: Path) -> None:
 def test_provenance_is_plain_json(tmp_path: Path) -> None:
     save_features(tmp_path / "all", {"a": made(1)})
     assert json.loads((tmp_path / "all" / "provenance.json").read_text())["encoder"] == "made"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_many_videos_survive_bad_ones_and_interruptions(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("starc.media.encoders.load_image_encoder", lambda name: MeanColour())
+    folder, target = tmp_path / "videos", path_of(form, tmp_path)
+    folder.mkdir()
+    for name in "abd":
+        write_clip(folder / f"{name}.mp4", seconds=2)
+    (folder / "c.mp4").write_bytes(b"not a video")
+    extracted: list[str] = []
+
+    def watched(video: Path, encoder: ImageEncoder) -> FrameFeatures:
+        if stop == Path(video).stem:
+            raise KeyboardInterrupt
+        extracted.append(Path(video).stem)
+        return extract(video, encoder)
+
+    monkeypatch.setattr(module, "extract", watched)
+    line, stop = ["features", str(folder), "-o", str(target)], "b"
+    assert CliRunner().invoke(app, line).exit_code == 130 and extracted == ["a"]
+    assert target.exists() == (form == "folder")
+    stop = ""
+    ended = CliRunner().invoke(app, line)
+    assert ended.exit_code == 3 and extracted == ["a", "b", "c", "d"]
+    assert "skipped: " in ended.stderr and "c.mp4" in ended.stderr and "4/4: " in ended.stderr
+    with FeatureStore.open(target) as store:
+        assert store.ids == ("a", "b", "d") and store.provenance["encoder"] == "mean-colour"
+        assert store.times("d").tolist() == extract(folder / "d.mp4", MeanColour()).times_T.tolist()
+    write_clip(folder / "c.mp4", seconds=2)
+    assert CliRunner().invoke(app, line).exit_code == 0 and extracted[4:] == ["c"]
+    assert FeatureStore.open(target).ids == ("a", "b", "c", "d")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] == ".") == []
+    write_clip(tmp_path / "a.mkv", seconds=2)
+    ended = CliRunner().invoke(app, [*line, str(tmp_path / "a.mkv")])
+    assert "features go by name" in str(ended.exception)
+    (tmp_path / "a.mkv").write_bytes(b"")
+    alone = ["features", str(tmp_path / "a.mkv"), "-o", str(tmp_path / "other")]
+    assert CliRunner().invoke(app, alone).exit_code == 1

@@ -237,15 +237,50 @@ def test_importing_starc(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", ["model", "state_dict", None])
 def test_where_the_tensors_are(data: Path, tmp_path: Path, key: str | None) -> None:
     state = {f"module.{name}": it for name, it in published_state(data).items()}
-    arguments = argparse.Namespace(asot_K=8, loss_lambda=2.0, vit_heads=4, use_ret=False)
+    arguments = argparse.Namespace(asot_K=8, loss_lambda=2.0, heads=4, use_ret=False)
     content = {key: state, "args": arguments, "epoch": 3} if key else state
     path = write(tmp_path / "weights.pth", content)
     report = checkpoint.import_published(path, tmp_path / "out")
     if key:
         assert report.config.loss.saliency_weight == 1.0 and report.config.retrieval is None
+        assert report.config.temporal.heads == 4
         assert set(report.unknown) == {"anchors", "proj_r2t.weight", "proj_r2t.bias"}
     else:
         assert report.config.temporal.heads == 1 and not report.unknown
+
+
+@pytest.mark.parametrize("kind", ["vid2seq", "starc"])
+def test_settings_by_their_published_names(data: Path, tmp_path: Path, kind: str) -> None:
+    state = published_state(data)
+    if kind == "vid2seq":
+        state = {name: it for name, it in state.items() if not name.startswith("saliency_proj")}
+    arguments = argparse.Namespace(
+        heads=8,
+        num_bins=100,
+        max_feats=100,
+        max_input_tokens=500,
+        max_output_tokens=128,
+        num_beams=5,
+        length_penalty=0.6,
+        repetition_penalty=1.2,
+        label_smoothing=0.2,
+        denoising=0.5,
+        mask_prob=0.3,
+        mask_len=4,
+        visual_encoder_dropout=0.2,
+        text_encoder_dropout=0.3,
+    )
+    path = write(tmp_path / "weights.pth", {"model": state, "args": arguments})
+    config = checkpoint.import_published(path, tmp_path / "out").config
+    assert (config.saliency is None) == (kind == "vid2seq")
+    assert (config.temporal.heads, config.temporal.dropout, config.t5.dropout) == (8, 0.2, 0.3)
+    assert (config.inputs.frames, config.inputs.speech_tokens) == (100, 500)
+    search = config.decoding
+    assert (search.beams, search.max_tokens) == (5, 128)
+    assert (search.length_penalty, search.repetition_penalty) == (0.6, 1.2)
+    loss = config.loss
+    assert (loss.label_smoothing, loss.denoising_weight) == (0.2, 0.5)
+    assert (loss.corruption, loss.corrupted_span) == (0.3, 4.0)
 
 
 def test_importing_vid2seq(data: Path, tmp_path: Path) -> None:

@@ -415,3 +415,16 @@ def test_a_batch_that_does_not_fit_its_use() -> None:
 def test_a_batch_moves_whole() -> None:
     moved = batch().to("cpu")
     assert moved.ids == batch().ids and set(moved.tensors()) == set(batch().tensors())
+
+
+def test_noise_prompts_are_a_videos_own() -> None:
+    model = STaRC(tiny(prompt=configs.PromptConfig(scores="noise"))).eval()
+    saliency_BT = torch.zeros(2, 5)
+    first, again = (model.prompt(saliency_BT, ["a", "b"]) for _ in range(2))
+    swapped = model.prompt(saliency_BT, ["b", "a"])
+    assert first is not None and again is not None and swapped is not None
+    assert torch.equal(first, again) and torch.equal(first, swapped.flip(0))
+    assert not torch.equal(first[0], first[1])
+    model.train()
+    drawn = model.prompt(saliency_BT, ["a", "b"])
+    assert drawn is not None and not torch.equal(drawn, first)

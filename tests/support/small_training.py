@@ -84,9 +84,9 @@ def recipe(**train_settings: object) -> Recipe:
     )
 
 
-def task(chosen: Recipe, *, validation: bool = False) -> Task:
+def task(chosen: Recipe, *, validation: bool = False, count: int = 8) -> Task:
     """The videos, a datastore of their captions, and how they become batches."""
-    found = videos()
+    found = videos(count)
     generator = torch.Generator().manual_seed(1)
     captions = [(video, text) for video in found.ids for text in found.annotations[video].sentences]
     store = CaptionStore(
@@ -103,9 +103,8 @@ def task(chosen: Recipe, *, validation: bool = False) -> Task:
 
 
 def files(folder: Path) -> list[str]:
-    """The same videos as files, and the arguments of `starc train` that name them."""
-    chosen = task(recipe())
-    found = chosen.train
+    """Eight videos as files, three more for validation, and `starc train`'s arguments for them."""
+    chosen, found = task(recipe()), videos(11)
     folder.mkdir(parents=True, exist_ok=True)
     annotations = {
         video: {
@@ -123,7 +122,11 @@ def files(folder: Path) -> list[str]:
         }
         for video in found.ids
     }
+    held_out = {
+        video: annotations.pop(video) for video in sorted({*found.ids} - {*chosen.train.ids})
+    }
     (folder / "annotations.json").write_text(json.dumps(annotations))
+    (folder / "validation.json").write_text(json.dumps(held_out))
     (folder / "speech.json").write_text(json.dumps(speech))
     torch.save({video: found.features[video] for video in found.ids}, folder / "features.pth")
     tokenizer().save(str(folder / "tokenizer.json"))
@@ -131,7 +134,7 @@ def files(folder: Path) -> list[str]:
     chosen.store.save(folder / "datastore")
     arguments = [
         *("--annotations", folder / "annotations.json", "--features", folder / "features.pth"),
-        *("--speech", folder / "speech.json", "--validation", folder / "annotations.json"),
+        *("--speech", folder / "speech.json", "--validation", folder / "validation.json"),
         *("--tokenizer", folder / "tokenizer.json"),
     ]
     return [str(argument) for argument in arguments]
@@ -165,18 +168,18 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--videos", type=int, default=8)
     parser.add_argument("--set", action="append", default=[])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     chosen = apply_overrides(recipe(), arguments.set)
     main_process = os.environ.get("RANK", "0") == "0"
-    place = arguments.run if main_process else Path(f"{arguments.run}-{os.environ['RANK']}")
-    run = RunFolder(place, resume=arguments.resume)
+    run = RunFolder(arguments.run, resume=arguments.resume, main=main_process)
     if arguments.resume:
         chosen = from_dict(run.read(RECIPE))
     else:
         run.write(RECIPE, to_dict(chosen))
-    train(chosen, task(chosen), run, stop_after=arguments.steps)
+    train(chosen, task(chosen, count=arguments.videos), run, stop_after=arguments.steps)
     run.close()
 
 

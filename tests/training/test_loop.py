@@ -87,21 +87,22 @@ def test_killed_at_a_random_moment_and_resumed(tmp_path: Path) -> None:
     assert lines(tmp_path / "killed") == lines(tmp_path / "whole")
 
 
-def test_two_processes_are_one(tmp_path: Path) -> None:
-    settings = ("model.t5.dropout=0", "model.temporal.dropout=0")
-    still = [word for setting in settings for word in ("--set", setting)]
+def two_processes(folder: Path, *arguments: str) -> list[subprocess.Popen[bytes]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    world = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "WORLD_SIZE": "2",
-        "ACCELERATE_USE_CPU": "true",
-    }
-    processes = [
-        program(tmp_path / "two", *still, **world, RANK=rank, LOCAL_RANK=rank) for rank in "01"
-    ]
+    world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    return [program(folder, *arguments, **world, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
+
+
+STILL = [f"--set={setting}" for setting in ("model.t5.dropout=0", "model.temporal.dropout=0")]
+
+
+@pytest.mark.parametrize("count", ["8", "9", "11"])
+def test_two_processes_are_one(tmp_path: Path, count: str) -> None:
+    """9 and 11 videos leave batches of one and of three: a process without work, uneven shares."""
+    still = [*STILL, "--videos", count]
+    processes = two_processes(tmp_path / "two", *still)
     processes.append(program(tmp_path / "one", *still, "--set", "train.accumulate=2"))
     processes.append(program(tmp_path / "plain", *still))
     for process in processes:
@@ -111,6 +112,65 @@ def test_two_processes_are_one(tmp_path: Path) -> None:
     for name in ("two", "one"):
         for found, expected in zip(lines(tmp_path / name), plain, strict=True):
             assert found == pytest.approx(expected, rel=1e-4), name
+
+
+def ended(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        errors = process.communicate(timeout=100)[1]
+        assert process.returncode == 0, errors.decode()
+
+
+def test_two_processes_resume_together(tmp_path: Path) -> None:
+    long = [*STILL, "--set=train.epochs=4", "--set=train.save_every=1"]
+    ended(two_processes(tmp_path / "whole", *long))
+    ended(two_processes(tmp_path / "parts", *long, "--steps", "3"))
+    ended(two_processes(tmp_path / "parts", "--resume"))
+    assert len(lines(tmp_path / "whole")) == 8
+    assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
+    weights = [
+        (tmp_path / name / "last/model.safetensors").read_bytes() for name in ("whole", "parts")
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_processes_that_see_different_saves_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run", resume=False)
+    chosen = recipe()
+    training = Training(chosen, task(chosen), run, loop.STaRC(chosen.model), lambda line: None)
+    monkeypatch.setattr(training.accelerator, "gather", lambda step: torch.tensor([4, -1]))
+    with pytest.raises(CheckpointError, match=r"different saves \(steps \[4, -1\]\)"):
+        training._require_one_start(None)
+    run.close()
+
+
+def test_processes_that_would_each_train_everything_are_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Alone:
+        num_processes = 1
+
+        def __init__(self, **_: Any) -> None: ...
+
+    monkeypatch.setattr(loop._accelerate(), "Accelerator", Alone)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="2 processes were started, but 1 would train"):
+        loop.accelerator(TrainConfig())
+
+
+def test_a_kill_before_the_best_is_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = recipe()
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunFolder, "mark_best", killed)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "run", chosen)
+    monkeypatch.undo()
+    trained(tmp_path / "run", chosen, resume=True, stop_after=3)
+    assert (tmp_path / "run/best").resolve().name == "step-000002"
 
 
 def test_validation_chooses_the_best(tmp_path: Path, meteor_backend: Any) -> None:

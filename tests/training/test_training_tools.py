@@ -16,6 +16,7 @@ from starc.files.annotations import VideoAnnotation
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.starc import STaRC
+from starc.retrieval.datastore import CaptionStore
 from starc.training import analysis, figures
 from starc.training.ablations import Result, markdown, rows, write
 from starc.training.data_check import examine
@@ -34,7 +35,7 @@ def test_examine_finds_what_was_planted() -> None:
         "bad": VideoAnnotation(((5, 2), (0, 99), (1, 2), (1, 2)), ("x", "y", " ", " "), 20.0),
         "timeless": VideoAnnotation(((0, 1),), ("z",), None),
     }
-    features = {"good": torch.zeros(3, 16), "bad": torch.zeros(3, 9)}
+    features = {"good": torch.randn(20, 16), "bad": torch.randn(20, 9)}
     speech = {"good": [Sentence(0, 30, "late")]}
     store = task(recipe()).store
     found = examine(
@@ -60,6 +61,33 @@ def test_examine_finds_what_was_planted() -> None:
     assert said["held-out videos in the datastore"] == ("video1",)
     assert not found.sound
     assert sum(found.histograms["words per caption"].values()) == found.events == 6
+
+
+def test_examine_looks_at_the_numbers() -> None:
+    whole = VideoAnnotation(((0, 5),), ("stir",), 110.0)
+    names = ("a", "b", "c", "short", "zero", "frozen")
+    features = {name: torch.randn(110, 16) for name in names}
+    features |= {"short": torch.randn(10, 16), "zero": torch.zeros(110, 16)}
+    features |= {"frozen": torch.ones(110, 16), "held": features["a"].clone()}
+    held_out = {"held": whole, "absent": whole}
+    found = examine(dict.fromkeys(names, whole), features, {}, width=16, held_out=held_out)
+    said = {problem.what: problem.where for problem in found.problems if problem.serious}
+    assert said.pop("features that do not fit the duration (the others are 1 rows a second)") == (
+        "short: 10 rows for 110 s",
+    )
+    assert said.pop("features that never change") == ("zero: zeros", "frozen: one row repeated")
+    assert said.pop("features that are copied") == ("held has those of a",)
+    assert said.pop("validation: videos without features") == ("absent",)
+    assert not said
+    halved = {name: torch.randn(220, 16) for name in names}
+    (rate,) = examine(dict.fromkeys(names, whole), halved, None).problems
+    assert not rate.serious and len(rate.where) == 6 and "row a second" in rate.what
+    wide = examine({"a": whole}, features, None, width=8, held_out={"held": whole})
+    assert [problem.where for problem in wide.problems[:2]] == [("a has 16",), ("held has 16",)]
+    store = CaptionStore(["stir"], torch.ones(1, 8))
+    (narrow,) = examine({"a": whole}, features, None, store=store).problems
+    assert "datastore's 8" in narrow.what and narrow.where == ("a has 16",)
+    assert not narrow.serious
 
 
 def test_videos_must_fit_together() -> None:
@@ -207,5 +235,3 @@ def test_the_two_stages(tmp_path: Path) -> None:
     wider = apply_overrides(recipe(), ["model.t5.feed_forward=48"])
     with pytest.raises(CheckpointError, match="the recipe needs"):
         initialised(checkpoint.load(one / "best"), wider)
-    with pytest.raises(ConfigError, match="keeps its recipe"):
-        run_training("youcook2", second, two, SMALL, resume=True, progress=told.append)

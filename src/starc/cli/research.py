@@ -5,6 +5,7 @@ Like cli.py this only parses, calls the library and prints; torch is imported in
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,10 @@ Store = Annotated[
 ]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=3.")]
 Subset = Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")]
+ValidationSubset = Annotated[
+    str | None, typer.Option(help="Split of the --validation file, such as validation.")
+]
+RunFolder = Annotated[Path, typer.Option("--run", "--out", "-o", help="Folder of the run.")]
 
 
 @data.command("check")
@@ -36,20 +41,30 @@ def data_check(
     store: Store = None,
     validation: Validation = None,
     subset: Subset = None,
+    validation_subset: ValidationSubset = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model folder that the features are for ('embedded').")
+    ] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe that the features are for.")] = None,
 ) -> None:
     """Report what is missing, wrong or leaking, before anything is trained. Exit 1 if serious."""
     from starc.files.annotations import read_references
     from starc.media.features import FeatureStore
     from starc.media.subtitles import read_transcripts
+    from starc.model.checkpoint import load
     from starc.retrieval.datastore import open_datastore
+    from starc.training import recipes
     from starc.training.data_check import examine
 
+    width = recipes.recipe(recipe).model.temporal.features if recipe else None
+    width = load(model_name(model)).image_width if model else width
     findings = examine(
         read_references(annotations, subset=subset),
         FeatureStore.open(features) if features else None,
         read_transcripts(speech) if speech else None,
+        width=width,
         store=open_datastore(store).exact if store else None,
-        held_out=read_references(validation) if validation else None,
+        held_out=read_references(validation, subset=validation_subset) if validation else None,
     )
     out.print(
         f"{findings.videos} videos, {findings.events} events, {findings.sentences} spoken sentences"
@@ -82,25 +97,41 @@ def features(
         bool, typer.Option("--verify", help="Compare OUT with a fresh extraction; write nothing.")
     ] = False,
 ) -> None:
-    """Extract frame features at 1 FPS, with what made them; or compare a file with a fresh run."""
+    """Extract frame features at 1 FPS, with what made them; or compare a file with a fresh run.
+
+    A video that cannot be read is skipped (exit 3); the same line goes on after an interruption.
+    """
+    from starc.errors import VideoError
     from starc.files.annotations import video_id
     from starc.inference.jobs import find_videos
     from starc.inference.pipeline import Captioner
     from starc.media.encoders import load_image_encoder
-    from starc.media.features import extract, save_features
+    from starc.media.features import extract_all
     from starc.media.features import verify as difference
 
     chosen = Captioner(model_name(model)).encoder if model else load_image_encoder(encoder)
     paths = [path for path, _ in find_videos(videos, out=target)]
-    extracted = {}
+    named: dict[str, Path] = {}
+    for path in paths:
+        if named.setdefault(video_id(path.name), path) != path:
+            first = named[video_id(path.name)]
+            raise VideoError(f"{path}: features go by name, and {first} has the same; rename one")
+    failed = 0
     with bar("Extracting") as progress:
-        for path in progress.track(paths):
-            if verify:
+        if verify:
+            for path in progress.track(paths):
                 out.print(f"{path}: largest difference {difference(target, path, chosen):.2e}")
-            else:
-                extracted[video_id(path.name)] = extract(path, chosen)
-    if not verify:
-        save_features(target, extracted)
+            return
+        done = extract_all(named, target, chosen)
+        for n, (path, error) in enumerate(progress.track(done, total=len(named)), start=1):
+            failed += error is not None
+            if error is not None:
+                note(str(error), kind="skipped")
+            elif not err.is_terminal:
+                note(str(path), kind=f"{n}/{len(named)}")
+    if failed:
+        note(f"{failed} of {len(named)} videos have no features; mend them and run this again")
+        raise typer.Exit(3 if failed < len(named) else 1)
 
 
 def model_name(name: str) -> str:
@@ -145,7 +176,7 @@ def train(
     recipe: Annotated[str, typer.Argument(help="youcook2, vitt, activitynet, vid2seq, tiny …")],
     annotations: Annotations,
     features: FeaturesPath,
-    run: Annotated[Path, typer.Option("--run", help="Folder of the run.")],
+    run: RunFolder,
     tokenizer: Annotated[
         Path | None, typer.Option(help="tokenizer.json of the T5; else that of --init.")
     ] = None,
@@ -157,13 +188,16 @@ def train(
         typer.Option(help="Model folder to start from: weights, sizes, windows and decoding."),
     ] = None,
     subset: Subset = None,
+    validation_subset: ValidationSubset = None,
     settings: Settings = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")] = False,
 ) -> None:
-    """Train a model. The same line runs under `accelerate launch` and `torchrun`."""
+    """Train a model. Several GPUs, or CPUs: torchrun --nproc-per-node 2 -m starc train … -o RUN."""
     from starc.training.train import Files, run_training
 
-    files = Files(annotations, features, speech, validation, store, tokenizer, init, subset)
+    files = Files(
+        annotations, features, speech, validation, store, tokenizer, init, subset, validation_subset
+    )
     with bar("Training", "{task.fields[scores]}") as progress:
         task = progress.add_task("", total=None, scores="")
 
@@ -172,8 +206,17 @@ def train(
             text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
             progress.update(task, total=line.get("steps"), completed=line["step"], scores=text)
 
-        run_training(recipe, files, run, settings or [], resume=resume, progress=on_line)
-    out.print(str(run / "best"))
+        run_training(
+            recipe,
+            files,
+            run,
+            settings or [],
+            resume=resume,
+            progress=on_line,
+            on_note=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True),
+        )
+    if os.environ.get("RANK", "0") == "0":
+        out.print(str(run / "best"))
 
 
 def evaluate(
@@ -228,7 +271,7 @@ def evaluate(
 def ablate(
     name: Annotated[str, typer.Argument(help="components, windows, clustering, pooling …")],
     recipe: Annotated[str, typer.Argument(help="The recipe whose rows these are.")],
-    run: Annotated[Path, typer.Option("--run", help="Folder of the ablation.")],
+    run: RunFolder,
     annotations: Annotations,
     features: FeaturesPath,
     validation: Annotated[Path, typer.Option("--validation")],
@@ -245,6 +288,8 @@ def ablate(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Trainings per row.")] = 1,
     jobs: Annotated[int, typer.Option(help="Rows at a time.")] = 1,
+    subset: Subset = None,
+    validation_subset: ValidationSubset = None,
     settings: Settings = None,
 ) -> None:
     """Run the rows of a table of the paper and write it, with the paper's figures beside ours."""
@@ -256,6 +301,8 @@ def ablate(
     arguments += ["--validation", str(validation), "--tokenizer", str(tokenizer)]
     arguments += ["--speech", str(speech)] if speech else []
     arguments += ["--init", str(init)] if init else []
+    arguments += ["--subset", subset] if subset else []
+    arguments += ["--validation-subset", validation_subset] if validation_subset else []
     for setting in settings or []:
         arguments += ["--set", setting]
     results = run_rows(
@@ -282,13 +329,18 @@ def analyse(
     videos: Annotated[
         int | None, typer.Option(min=1, help="Videos to look at; 4, and all for several models.")
     ] = None,
+    subset: Subset = None,
 ) -> None:
     """Draw the paper's figures from a trained model; from several, how their scores correlate."""
     from starc.training.figures import correlate, draw
 
     if len(models) > 1:
-        drawn = correlate(models, annotations, features, speech, target, videos=videos)
+        drawn = correlate(
+            models, annotations, features, speech, target, videos=videos, subset=subset
+        )
     else:
-        drawn = draw(models[0], annotations, features, speech, target, videos=videos or 4)
+        drawn = draw(
+            models[0], annotations, features, speech, target, videos=videos or 4, subset=subset
+        )
     for path in drawn:
         out.print(str(path))

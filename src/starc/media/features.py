@@ -14,6 +14,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -182,6 +183,47 @@ def save_features(path: Path, videos: Mapping[str, FrameFeatures]) -> None:
                 np.save(file, tensor.numpy(), allow_pickle=False)
     else:
         raise _unknown_form(path)
+
+
+def extract_all(
+    videos: Mapping[str, Path], target: Path, encoder: ImageEncoder
+) -> Iterator[tuple[Path, VideoError | None]]:
+    """Extract videos by name into a feature file; each comes back with what is wrong with it.
+
+    A video is kept as soon as it is done. Those of a single file wait in a folder beside it, where
+    the next call finds what an interrupted one has done; it goes when no video has failed.
+    """
+    target, failed = Path(target), False
+    if target.suffix not in ("", ".safetensors", *TORCH, *HDF5) and not target.is_dir():
+        raise _unknown_form(target)
+    single = bool(target.suffix) and not target.is_dir()
+    folder = target.with_name(f".{target.name}.parts") if single else target
+    before = _read_json(folder / PROVENANCE)
+    if before.get("encoder", encoder.name) != encoder.name:
+        raise VideoError(
+            f"{folder}: holds features of {before['encoder']}, not {encoder.name}; remove it"
+        )
+    done = set(_open_folder(folder).ids) if folder.is_dir() else set()
+    for name, video in videos.items():
+        if name not in done:
+            try:
+                extracted = extract(video, encoder)
+            except VideoError as error:
+                failed = True
+                yield video, error
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            save_features(folder, {name: extracted})
+        yield video, None
+    if single and folder.is_dir():
+        store = _open_folder(folder)
+        made = {
+            name: FrameFeatures(store[name], store.times(name), provenance=store.provenance)
+            for name in store.ids
+        }
+        save_features(target, made)
+        if not failed:
+            shutil.rmtree(folder)
 
 
 class FeatureStore(Mapping[str, Tensor]):

@@ -23,6 +23,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from starc.config import MODEL_VERSION, Config, apply_overrides, from_dict, to_dict
+from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover, replacing_folder
@@ -302,6 +303,30 @@ def read_tokenizer(path: Path) -> Tokenizer:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         raise CheckpointError(f"{path}: not a tokenizer ({error}); copy it again") from None
+
+
+def check_tokenizer(tokenizer: Tokenizer, config: Config, where: str) -> None:
+    """Refuse a tokenizer whose ids mean something else than T5's: padding 0, end 1, unknown 2.
+
+    The last ids of the text vocabulary mark hidden spans of speech and must not be words.
+    """
+    vocabulary = Vocabulary(config.t5.text_vocabulary, config.t5.bins)
+    wanted = {vocabulary.pad: "<pad>", vocabulary.end: "</s>", vocabulary.unknown: "<unk>"}
+    sentinels = range(vocabulary.text_tokens - vocabulary.sentinels, vocabulary.text_tokens)
+    wanted |= {id_: f"<extra_id_{vocabulary.text_tokens - 1 - id_}>" for id_ in sentinels}
+    words = {id_: word for word, id_ in tokenizer.get_vocab().items()}
+    if max(words, default=0) >= vocabulary.text_tokens:
+        raise CheckpointError(
+            f"{where}: the tokenizer has {len(words)} words, the model room for "
+            f"{vocabulary.text_tokens}; give the model's own, or set t5.text_vocabulary"
+        )
+    for id_, name in wanted.items():
+        found = words.get(id_, name if id_ in sentinels else None)
+        if found != name:
+            raise CheckpointError(
+                f"{where}: not a tokenizer of this T5: id {id_} is {found!r}, not {name!r}; "
+                "give the tokenizer.json that belongs to the model"
+            )
 
 
 def _require_same(where: str, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:

@@ -94,7 +94,7 @@ def resized(config: Config, state: Mapping[str, Tensor], written: Mapping[str, A
         features=found.shape[-1],
         positions=position_1TD.shape[1],
         depth=_count(state, r"temporal\.blocks\.(\d+)\."),
-        heads=int(written.get("vit_heads", max(1, position_1TD.shape[2] // 64))),
+        heads=int(written.get("heads", written.get("vit_heads", position_1TD.shape[2] // 64 or 1))),
         feed_forward=_tensor(state, "temporal.blocks.0.feed_forward_in.weight").shape[0],
     )
     t5 = dataclasses.replace(
@@ -112,7 +112,9 @@ def resized(config: Config, state: Mapping[str, Tensor], written: Mapping[str, A
     transport = config.transport
     if "anchor_KD" in state:
         transport = dataclasses.replace(transport, anchors=state["anchor_KD"].shape[0])
-    return dataclasses.replace(config, temporal=temporal, t5=t5, transport=transport)
+    frames = int(written.get("max_feats", temporal.positions))
+    inputs = dataclasses.replace(config.inputs, frames=frames)
+    return dataclasses.replace(config, inputs=inputs, temporal=temporal, t5=t5, transport=transport)
 
 
 def _tensor(state: Mapping[str, Tensor], name: str) -> Tensor:
@@ -136,15 +138,55 @@ def guessed(state: Mapping[str, Tensor], written: Mapping[str, Any]) -> Config:
         config = vid2seq()
         has_projection = "video_projection.weight" in state
         temporal = dataclasses.replace(config.temporal, projection=has_projection)
-        return dataclasses.replace(config, temporal=temporal, windowing=None)
+        config = dataclasses.replace(config, temporal=temporal, windowing=None)
+        return with_shared_settings(config, written)
     return with_settings(published(), written)
+
+
+def with_shared_settings(config: Config, written: Mapping[str, Any]) -> Config:
+    """The options that VidChapters' Vid2Seq and STaRC have in common, by those names.
+
+    Beams 0 is sampling there, which is not for scores: greedy here.
+    """
+
+    def read(part: Any, **names: str) -> Any:
+        """The part of the config with the fields whose option is written, as the fields' types."""
+        changes = {
+            field: type(getattr(part, field))(written[option])
+            for field, option in names.items()
+            if option in written
+        }
+        return dataclasses.replace(part, **changes)
+
+    written = {**written, "num_beams": max(1, int(written.get("num_beams", config.decoding.beams)))}
+    return dataclasses.replace(
+        config,
+        inputs=read(config.inputs, speech_tokens="max_input_tokens"),
+        decoding=read(
+            config.decoding,
+            beams="num_beams",
+            max_tokens="max_output_tokens",
+            length_penalty="length_penalty",
+            repetition_penalty="repetition_penalty",
+        ),
+        temporal=read(config.temporal, dropout="visual_encoder_dropout"),
+        t5=read(config.t5, dropout="text_encoder_dropout"),
+        loss=read(
+            config.loss,
+            label_smoothing="label_smoothing",
+            denoising_weight="denoising",
+            corruption="mask_prob",
+            corrupted_span="mask_len",
+        ),
+    )
 
 
 def with_settings(config: Config, written: Mapping[str, Any]) -> Config:
     """The published preset with what a command line of the published code would change.
 
-    λ acts as int(λ / 2) there; dropout and the inference constants are not among its options.
+    λ acts as int(λ / 2) there; the constants of inference are not among its options.
     """
+    config = with_shared_settings(config, written)
     assert config.saliency is not None and config.swsa is not None
     transport = dataclasses.replace(
         config.transport,
@@ -154,7 +196,6 @@ def with_settings(config: Config, written: Mapping[str, Any]) -> Config:
     )
     top_k = int(written.get("asot_topk_for_retrieval", config.segments.top_k))
     weight = float(written.get("loss_lambda", 2 * config.loss.saliency_weight))
-    smoothing = float(written.get("label_smoothing", config.loss.label_smoothing))
     temperature = float(written.get("tau", config.saliency.temperature))
     retrieval = config.retrieval or RetrievalConfig()
     captions = int(written.get("soft_k", retrieval.captions))
@@ -171,6 +212,5 @@ def with_settings(config: Config, written: Mapping[str, Any]) -> Config:
         loss=dataclasses.replace(
             config.loss,
             saliency_weight=float(int(weight / 2)) if written.get("use_saliency", True) else 0.0,
-            label_smoothing=smoothing,
         ),
     )

@@ -11,6 +11,7 @@ setting decides (docs/deviations.md).
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -218,17 +219,30 @@ class STaRC(nn.Module):
             )
         retrieved = self.retrieve(batch, prior_BT.float(), mask_BT, store, inference=inference)
         return VideoEncoding(
-            video_BTD, refined_BTD, mask_BT, saliency_BT, self.prompt(saliency_BT), *retrieved
+            video_BTD,
+            refined_BTD,
+            mask_BT,
+            saliency_BT,
+            self.prompt(saliency_BT, batch.ids),
+            *retrieved,
         )
 
-    def prompt(self, saliency_BT: Tensor | None) -> Tensor | None:
-        """SaliP: S = Linear(P_s), one token per frame; or of zeros, or of P_s with noise."""
+    def prompt(self, saliency_BT: Tensor | None, videos: Sequence[str]) -> Tensor | None:
+        """SaliP: S = Linear(P_s), one token per frame; or of zeros, or of P_s with noise.
+
+        Outside training a video's noise is always the same.
+        """
         if saliency_BT is None or self.prompt_projection is None or self.config.prompt is None:
             return None
         if self.config.prompt.scores == "zero":
             saliency_BT = torch.zeros_like(saliency_BT)
         elif self.config.prompt.scores == "noise":
-            saliency_BT = saliency_BT + self.config.prompt.noise * torch.randn_like(saliency_BT)
+            noise_BT = torch.randn_like(saliency_BT)
+            if not self.training:
+                seeds = [torch.Generator().manual_seed(zlib.crc32(v.encode())) for v in videos]
+                frames = saliency_BT.shape[1]
+                noise_BT = torch.stack([torch.randn(frames, generator=one) for one in seeds])
+            saliency_BT = saliency_BT + self.config.prompt.noise * noise_BT.to(saliency_BT)
         return self.prompt_projection(saliency_BT[..., None])  # type: ignore[no-any-return]
 
     def retrieve(

@@ -25,7 +25,7 @@ from starc.errors import ConfigError, StarcError
 from starc.files.atomic import replacing
 from starc.retrieval.datastore import open_datastore
 from starc.retrieval.hierarchy import HierarchicalStore
-from starc.training.run import METRICS, RECIPE
+from starc.training.run import METRICS, RECIPE, wait_until_free
 from starc.training.tables import Ablation, Row
 
 SHOWN = {"CIDEr": "CIDEr", "METEOR": "METEOR", "soda_c": "SODA_c", "Bleu_4": "BLEU_4"}
@@ -73,6 +73,7 @@ def run_rows(
 
     def run(row: Row, seed: int) -> str | None:
         place = folder / f"{slug(row.name)}-seed{seed}"
+        wait_until_free(place)  # a killed ablation may have left its row at work
         if finished(place):
             return None
         store = datastores.get(row.datastore) if row.datastore else own

@@ -6,15 +6,18 @@ missing, what does not fit, what leaks, how much there is. Nothing is changed.
 
 from __future__ import annotations
 
+import hashlib
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from torch import Tensor
 
 from starc.errors import StarcError
 from starc.files.annotations import VideoAnnotation
+from starc.media.features import FPS
 from starc.retrieval.datastore import CaptionStore, overlap
 from starc.types import Sentence
 
@@ -60,13 +63,25 @@ def examine(
     store: CaptionStore | None = None,
     held_out: Mapping[str, VideoAnnotation] | None = None,
 ) -> Findings:
-    """Everything that can be said without training."""
-    problems = [
-        *_features(annotations, features, width),
-        *_speech(annotations, speech),
-        *_events(annotations),
-        *_leaks(annotations, store, held_out or {}),
-    ]
+    """Everything that can be said without training; `width` is that of the model's features."""
+    problems = []
+    for name, videos in (("", annotations), ("validation: ", held_out or {})):
+        problems += [
+            replace(problem, what=name + problem.what)
+            for problem in (
+                *_features(videos, features, width),
+                *_speech(videos, speech),
+                *_events(videos),
+            )
+        ]
+    if store is not None and width is None:
+        what = f"features of another width than the datastore's {store.width}"
+        other = _features(annotations, features, store.width)[1:2]
+        problems += [
+            DataProblem(f"{what} (right for a joint space)", one.where, False) for one in other
+        ]
+    problems += _copies([*annotations, *(held_out or {})], features)
+    problems += _leaks(annotations, store, held_out or {})
     durations = [annotated.duration for annotated in annotations.values() if annotated.duration]
     lengths = [end - start for each in annotations.values() for start, end in each.spans]
     words = [len(text.split()) for each in annotations.values() for text in each.sentences]
@@ -94,8 +109,8 @@ def _features(
     if features is None:
         return []
     missing = tuple(video for video in annotations if video not in features)
-    wrong, broken = [], []
-    for video in annotations:
+    wrong, broken, blank, rates = [], [], [], dict[str, float]()
+    for video, annotated in annotations.items():
         if video in missing:
             continue
         try:
@@ -105,11 +120,47 @@ def _features(
             continue
         if width is not None and found.shape[-1] != width:
             wrong.append(f"{video} has {found.shape[-1]}")
+        if len(found) > 1 and bool((found == found[0]).all()):
+            blank.append(f"{video}: {'zeros' if not bool(found.any()) else 'one row repeated'}")
+        if annotated.duration:
+            rates[video] = len(found) / annotated.duration
+    usual = statistics.median(rates.values()) if rates else FPS
+    durations = {video: annotated.duration or 0.0 for video, annotated in annotations.items()}
+
+    def odd(expected: float) -> tuple[str, ...]:
+        """Videos with more or fewer rows than `expected` a second."""
+        return tuple(
+            f"{video}: {round(rate * durations[video])} rows for {durations[video]:g} s"
+            for video, rate in rates.items()
+            if abs(rate - expected) * durations[video]
+            > max(2.0, 0.05 * expected * durations[video])
+        )
+
     return [
         DataProblem("videos without features", missing),
         DataProblem(f"features of another width than {width}", tuple(wrong)),
         DataProblem("features that cannot be read", tuple(broken)),
-    ]
+        DataProblem("features that never change", tuple(blank)),
+        DataProblem("features that do not fit the duration (the others are "
+                f"{usual:.2g} rows a second)", odd(usual)),
+        DataProblem("features that are not a row a second (they are spread evenly over the video)",
+                odd(FPS), serious=False),
+    ]  # fmt: skip
+
+
+def _copies(videos: Sequence[str], features: Mapping[str, Tensor] | None) -> list[DataProblem]:
+    """Videos whose features are those of another."""
+    first, copies = dict[bytes, str](), []
+    for video in dict.fromkeys(videos):
+        try:
+            found = features[video] if features is not None and video in features else None
+        except StarcError:
+            continue
+        if found is not None and len(found):
+            digest = hashlib.blake2b(found.contiguous().numpy().tobytes()).digest()
+            if first.setdefault(digest, video) != video:
+                copies.append(f"{video} has those of {first[digest]}")
+    return [DataProblem("features that are copied", tuple(copies))]
 
 
 def _speech(

@@ -6,12 +6,12 @@ that reads features when asked. What does not fit together is found by `starc da
 
 `batch_order` says which videos make a batch, in which order: a function of seed and epoch alone.
 Videos whose speech is about equally long go together, so that little of a batch is padding; which
-of them meet, and when, is drawn anew in each epoch. The videos left over when batches do not come
-out even sit this epoch out.
+of them meet, and when, is drawn anew in each epoch. What is left over makes a smaller batch.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -197,11 +197,11 @@ def batch_order(lengths: Sequence[int], config: TrainConfig, epoch: int) -> list
     videos = list(range(len(lengths)))
     rng.shuffle(videos)
     size = min(config.batch, len(videos))
-    videos = videos[: len(videos) // size * size]
     if not config.group_by_length:
         return _cut(videos, size)
-    batches = []
-    for pool in _cut(videos, size * POOL):
+    even = len(videos) // size * size
+    batches = _cut(videos[even:], size)
+    for pool in _cut(videos[:even], size * POOL):
         pool.sort(key=lambda video: lengths[video])
         batches += _cut(pool, size)
     rng.shuffle(batches)
@@ -210,7 +210,7 @@ def batch_order(lengths: Sequence[int], config: TrainConfig, epoch: int) -> list
 
 def batches_per_epoch(videos: int, config: TrainConfig) -> int:
     """Batches in an epoch."""
-    return videos // min(config.batch, videos)
+    return math.ceil(videos / config.batch)
 
 
 def _cut(videos: list[int], size: int) -> list[list[int]]:

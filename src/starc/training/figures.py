@@ -246,10 +246,11 @@ def draw(
     target: Path,
     *,
     videos: int,
+    subset: str | None = None,
 ) -> list[Path]:
     """The paper's figures of a model or run folder."""
     loaded = open_model(model)
-    read = Videos.read(annotations, features, speech)
+    read = Videos.read(annotations, features, speech, subset=subset)
     analysed_videos = list(analyse(loaded, read, range(min(videos, len(read)))))
     target.mkdir(parents=True, exist_ok=True)
     drawn = [transition_sharpness(analysed_videos, target / "sharpness.png")]
@@ -271,9 +272,10 @@ def correlate(
     target: Path,
     *,
     videos: int | None,
+    subset: str | None = None,
 ) -> list[Path]:
     """Segment quality of several models against their CIDEr and METEOR: a figure and a table."""
-    read = Videos.read(annotations, features, speech)
+    read = Videos.read(annotations, features, speech, subset=subset)
     read = replace(read, ids=read.ids[:videos])
     rows = {name: _qualities(model, read) for name, model in _names(models).items()}
     target.mkdir(parents=True, exist_ok=True)

@@ -11,20 +11,20 @@ weighted by its share of tokens (videos, frames), not averaged over processes.
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from starc.decoder.t5 import PAD
-from starc.errors import ConfigError, DatastoreError, MissingExtra, StarcError
+from starc.errors import CheckpointError, ConfigError, DatastoreError, MissingExtra, StarcError
 from starc.files.annotations import VideoAnnotation
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
@@ -83,6 +83,22 @@ def _accelerate() -> Any:
     return accelerate
 
 
+def accelerator(config: TrainConfig) -> Any:
+    """The processes of this job, told by torchrun or accelerate; without a GPU they use CPUs."""
+    made, world = _accelerate().Accelerator, int(os.environ.get("WORLD_SIZE", "1"))
+    on_cpu = world > 1 and not torch.accelerator.is_available()
+    try:
+        found = made(mixed_precision=_PRECISION[config.precision], cpu=on_cpu)
+    except ValueError as error:  # such as float16 without a GPU
+        raise ConfigError(f"train.precision={config.precision}: {error}") from None
+    if found.num_processes != world:
+        raise ConfigError(
+            f"WORLD_SIZE: {world} processes were started, but {found.num_processes} would train "
+            "together; start them with accelerate launch -m starc train …"
+        )
+    return found
+
+
 class Training:
     """A run under way: the weights, the optimiser and the step they have reached."""
 
@@ -91,12 +107,11 @@ class Training:
     ) -> None:
         self.recipe, self.task, self.run, self.progress = recipe, task, run, progress
         self.config = recipe.train
-        precision = _PRECISION[self.config.precision]
-        self.accelerator = _accelerate().Accelerator(mixed_precision=precision)
-        self._check_shares()
+        self.accelerator = accelerator(self.config)
         freeze(model, self.config.freeze)
         self.step, self.best = 0, -math.inf
         state = run.state()
+        self._require_one_start(state)
         if state is not None:
             saved = checkpoint.load(run.folder / "last", device="cpu").model
             model.load_state_dict(saved.state_dict())
@@ -106,6 +121,10 @@ class Training:
             self.optimiser.load_state_dict(state["optimiser"])
             if self.accelerator.is_main_process:
                 run.forget_after(self.step)
+                if state["is_best"]:  # a kill may have come before the link
+                    run.mark_best(run.folder / f"step-{self.step:06d}")
+        else:
+            self._save()  # so that a run killed before its first save begins with the same weights
         parts = len(task.train.parts(self._window, random.Random(0)))
         self.per_epoch = batches_per_epoch(parts, self.config)
         self.steps = self.per_epoch * self.config.epochs
@@ -131,8 +150,8 @@ class Training:
         cuts = videos.parts(self._window, random.Random(f"{self.config.seed}/{number}"))
         ordered = batch_order([videos.length(cut) for cut in cuts], self.config, number)
         planned = [[cuts[index] for index in batch] for batch in ordered[first:]]
-        for parts in self._prefetched(planned, number):
-            line = self.optimise(parts)
+        for parts, filled in self._prefetched(planned, number):
+            line = self.optimise(parts, filled)
             self.step += 1
             self._tell(line | {"step": self.step, "epoch": number + 1, "steps": self.steps})
             if self.step % self.per_epoch == 0:
@@ -144,13 +163,18 @@ class Training:
             if self.step == stop_after:
                 return
 
-    def optimise(self, parts: Sequence[Batch]) -> dict[str, Any]:
-        """One optimiser step over this process's parts of the global batch; its losses."""
+    def optimise(self, parts: Sequence[Batch], filled: int | None = None) -> dict[str, Any]:
+        """One optimiser step over this process's parts of the global batch; its losses.
+
+        Only the first `filled` parts count: where a small batch has no video for a part, it holds
+        a repeated one of weight 0, so that all processes take the same steps.
+        """
         config, accelerator = self.config, self.accelerator
         self.model.train()
         if not config.late_schedule:
             self._set_rate()
         counts = torch.stack([_counts(part) for part in parts]).to(accelerator.device)
+        counts[len(parts) if filled is None else filled :] = 0
         everywhere = accelerator.reduce(counts.sum(0), reduction="sum").clamp(min=1)
         shares = counts * accelerator.num_processes / everywhere
         seen: list[dict[str, Tensor]] = []
@@ -203,9 +227,7 @@ class Training:
             number % config.validate_every == 0 or number == config.epochs
         )
         if videos is None or not due:
-            folder = self._save()
-            if folder is not None and self.best == -math.inf:
-                self.run.mark_best(folder)
+            self._save(best=self.best == -math.inf)
             return
         task, decoding = self.task, self.recipe.model.decoding
         predictions = caption_videos(
@@ -226,19 +248,18 @@ class Training:
         metrics = utils.broadcast_object_list(scored)[0]
         better = metrics[config.select] > self.best
         self.best = max(self.best, metrics[config.select])
-        folder = self._save()
-        if folder is not None and better:
-            self.run.mark_best(folder)
         self._tell({"step": self.step, "epoch": number, "validation": metrics})
+        self._save(best=better)
 
-    def _save(self) -> Path | None:
-        """A step folder, written by the main process."""
+    def _save(self, *, best: bool = False) -> None:
+        """A step folder, written by the main process; `best`: no other has been as good."""
         self.accelerator.wait_for_everyone()
         if not self.accelerator.is_main_process:
-            return None
+            return
         plain = self.accelerator.unwrap_model(self.model)
         task = self.task
-        return self.run.save(
+        state = {"step": self.step, "best": self.best, "is_best": best}
+        folder = self.run.save(
             self.step,
             lambda folder: checkpoint.save(
                 folder,
@@ -247,20 +268,25 @@ class Training:
                 store=task.store,
                 joint=task.joint,
             ),
-            {"step": self.step, "best": self.best, "optimiser": self.optimiser.state_dict()},
+            state | {"optimiser": self.optimiser.state_dict()},
         )
+        if best:
+            self.run.mark_best(folder)
 
-    def _prefetched(self, planned: Sequence[Sequence[Part]], epoch: int) -> Iterator[list[Batch]]:
-        """This process's parts of each global batch, read one batch ahead."""
+    def _prefetched(
+        self, planned: Sequence[Sequence[Part]], epoch: int
+    ) -> Iterator[tuple[list[Batch], int]]:
+        """This process's parts of each global batch, read one ahead, and how many are filled."""
         accelerator, pieces = self.accelerator, self.config.accumulate
         videos, collate = self.task.train, self.task.collate
 
-        def read(batch: Sequence[Part]) -> list[Batch]:
+        def read(batch: Sequence[Part]) -> tuple[list[Batch], int]:
             mine = batch[accelerator.process_index :: accelerator.num_processes]
-            return [
-                collate([videos.part(part) for part in mine[n::pieces]], epoch=epoch)
+            parts = [
+                collate([videos.part(part) for part in mine[n::pieces] or batch[:1]], epoch=epoch)
                 for n in range(pieces)
             ]
+            return parts, min(len(mine), pieces)
 
         with ThreadPoolExecutor(max_workers=1) as reader:
             coming = reader.submit(read, planned[0]) if planned else None
@@ -284,13 +310,14 @@ class Training:
     def _seed(self, part: int) -> int:
         return (self.config.seed * 1_000_003 + self.step) * 8191 + part
 
-    def _check_shares(self) -> None:
-        batch = min(self.config.batch, len(self.task.train))
-        shares = self.accelerator.num_processes * self.config.accumulate
-        if batch % shares:
-            raise ConfigError(
-                f"train.batch: {batch} videos cannot be shared evenly by "
-                f"{self.accelerator.num_processes} processes × {self.config.accumulate} parts"
+    def _require_one_start(self, state: dict[str, Any] | None) -> None:
+        """All processes must see the same folder, or they would train different batches."""
+        step = torch.tensor([-1 if state is None else state["step"]])
+        seen = self.accelerator.gather(step.to(self.accelerator.device)).tolist()
+        if len(set(seen)) > 1:
+            raise CheckpointError(
+                f"{self.run.folder}: the processes see different saves (steps {seen}); put the "
+                "run's folder where all of them can read it"
             )
 
     def _require_finite(self, total: Tensor, part: Batch) -> None:

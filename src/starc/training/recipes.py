@@ -95,7 +95,8 @@ def vid2seq() -> Recipe:
 
 def published() -> Recipe:
     """The second stage as the authors' code runs it, once its first step does not stop it."""
-    return Recipe(model=model_config.published(), train=TrainConfig(late_schedule=True))
+    train = TrainConfig(late_schedule=True, group_by_length=False)
+    return Recipe(model=model_config.published(), train=train)
 
 
 def tiny() -> Recipe:

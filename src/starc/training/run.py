@@ -6,7 +6,7 @@
     last, best                     links to such folders, moved in one step
 
 A step folder is complete before a link points to it, so a run can be killed at any moment and
-resumed. One process at a time: the folder is locked.
+resumed. One job at a time: its main process locks the folder, its other processes only read.
 """
 
 from __future__ import annotations
@@ -26,16 +26,22 @@ from starc.errors import CheckpointError, ConfigError, MissingExtra
 from starc.files.atomic import replacing
 
 RECIPE, MANIFEST, METRICS, STATE = "recipe.json", "manifest.json", "metrics.jsonl", "training.pt"
-TENSORBOARD = "tensorboard"
+LOCK, TENSORBOARD = "lock", "tensorboard"
 """Inside the run's folder."""
 _NOT_DRAWN = {"step", "steps", "epoch", "validation"}
 
 
 class RunFolder:
-    """One run's folder, held by one process."""
+    """One run's folder, held by the main process of one job."""
 
-    def __init__(self, folder: Path, *, resume: bool) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: Path, *, resume: bool, main: bool = True) -> None:
+        self.folder, self.main = Path(folder), main
+        self._metrics: IO[str] | None = None
+        self._lock: IO[str] | None = None
+        if main:
+            self._hold(resume)
+
+    def _hold(self, resume: bool) -> None:
         if resume and not (self.folder / RECIPE).is_file():
             raise ConfigError(f"{self.folder}: nothing to resume (no {RECIPE}); leave --resume out")
         if not resume and (self.folder / RECIPE).exists():
@@ -43,7 +49,7 @@ class RunFolder:
                 f"{self.folder}: holds a run already; --resume goes on with it, or choose another"
             )
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.folder / "lock").open("w")
+        self._lock = (self.folder / LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -51,7 +57,6 @@ class RunFolder:
             raise ConfigError(
                 f"{self.folder}: another process is training here; wait for it or choose another"
             ) from None
-        self._metrics: IO[str] | None = None
 
     def __enter__(self) -> RunFolder:
         return self
@@ -63,10 +68,13 @@ class RunFolder:
         """Let go of the folder."""
         if self._metrics:
             self._metrics.close()
-        self._lock.close()
+        if self._lock:
+            self._lock.close()
 
     def write(self, name: str, value: Any) -> None:
-        """A JSON file of the run, whole or not at all."""
+        """A JSON file of the run, whole or not at all, by the main process."""
+        if not self.main:
+            return
         with replacing(self.folder / name) as file:
             json.dump(value, file, indent=1)
             file.write("\n")
@@ -146,6 +154,12 @@ class RunFolder:
         for old in self.folder.glob("step-*"):
             if old not in wanted:
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def wait_until_free(folder: Path) -> None:
+    """Return when no process trains in the folder."""
+    with suppress(FileNotFoundError), (folder / LOCK).open("r") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 class TensorBoard:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -12,20 +13,25 @@ from pathlib import Path
 import torch
 
 from starc.config import with_sizes_of
-from starc.errors import CheckpointError, ConfigError, DatastoreError
+from starc.errors import AnnotationError, CheckpointError, ConfigError, DatastoreError
 from starc.files import cache
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Collator
 from starc.model.starc import STaRC
-from starc.retrieval.datastore import open_datastore
+from starc.retrieval.captions import same_text
+from starc.retrieval.datastore import Datastore, open_datastore
 from starc.retrieval.storage import digest_of
 from starc.training import recipes
 from starc.training.dataset import Videos
-from starc.training.loop import Progress, Task
+from starc.training.loop import Progress, Task, accelerator, freeze
 from starc.training.loop import train as train_loop
 from starc.training.recipes import Recipe
 from starc.training.run import MANIFEST, RECIPE, RunFolder, summary_writer
+
+Note = Callable[[str], None]
+FROM_SCRATCH = 1e-3
+"""Rates below this are for pretrained weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,7 @@ class Files:
     tokenizer: Path | None = None
     init: Path | None = None
     subset: str | None = None
+    validation_subset: str | None = None
 
 
 def run_training(
@@ -50,31 +57,104 @@ def run_training(
     *,
     resume: bool,
     progress: Progress,
+    on_note: Note = lambda text: None,
 ) -> None:
-    """Train from files; a resumed run keeps the recipe it began with."""
-    rank = int(os.environ.get("RANK", "0"))
-    place = folder if rank == 0 else folder / f".process-{rank}"
-    start = checkpoint.load(files.init, device="cpu") if files.init else None
+    """Train from files; a resumed run keeps the recipe and the files it began with."""
+    main = os.environ.get("RANK", "0") == "0"
+    on_note = on_note if main else lambda text: None
     if resume:
-        if overrides:
-            raise ConfigError("--set: a resumed run keeps its recipe; start a new run to change it")
-        with RunFolder(place, resume=True) as run:
+        with RunFolder(folder, resume=True, main=main) as run:
             recipe = recipes.from_dict(run.read(RECIPE))
-            train_loop(recipe, _task(recipe, files, start), run, progress=progress)
+            _require_same_recipe(recipe, overrides)
+            if main:
+                _require_same_files(run, files)
+            origin = run.linked("last") or files.init
+            start = checkpoint.load(origin, device="cpu") if origin else None
+            task, model = _prepared(recipe, files, start, on_note)
+            train_loop(recipe, task, run, model=model, progress=progress)
         return
     # Everything that can be wrong is found before the folder exists.
+    start = checkpoint.load(files.init, device="cpu") if files.init else None
     recipe = recipes.recipe(name)
     if start is not None:
         recipe = replace(recipe, model=with_sizes_of(recipe.model, start.config))
     recipe = recipes.apply_overrides(recipe, overrides)
-    if recipe.train.tensorboard:
-        summary_writer()
-    task = _task(recipe, files, start)
-    model = initialised(start, recipe) if start else None
-    with RunFolder(place, resume=False) as run:
-        run.write(MANIFEST, manifest(name, files, recipe))
+    task, model = _prepared(recipe, files, start, on_note)
+    on_note(_origin(name, recipe, start, model))
+    made_by = manifest(name, files, recipe) if main else {}
+    with RunFolder(folder, resume=False, main=main) as run:
+        run.write(MANIFEST, made_by)
         run.write(RECIPE, recipes.to_dict(recipe))
         train_loop(recipe, task, run, model=model, progress=progress)
+
+
+def _prepared(
+    recipe: Recipe, files: Files, start: Loaded | None, on_note: Note
+) -> tuple[Task, STaRC]:
+    """What the loop needs, tried on a video of each kind."""
+    if recipe.train.tensorboard:
+        summary_writer()
+    task = _task(recipe, files, start, on_note)
+    accelerator(recipe.train)
+    torch.manual_seed(recipe.train.seed)
+    model = initialised(start, recipe) if start else STaRC(recipe.model)
+    freeze(model, recipe.train.freeze)
+    model.eval()
+    with torch.no_grad():
+        for videos in (task.train, task.validation):
+            if videos is not None:
+                part = videos.parts(0, random.Random(0))[0]
+                model(task.collate([videos.part(part)], epoch=0), task.store)
+    return task, model
+
+
+def _require_same_recipe(recipe: Recipe, overrides: Sequence[str]) -> None:
+    """Settings may be given again, but not others."""
+    if recipes.apply_overrides(recipe, overrides) != recipe:
+        other = [one for one in overrides if recipes.apply_overrides(recipe, [one]) != recipe]
+        raise ConfigError(
+            f"--set {other[0]}: a resumed run keeps its recipe, which says otherwise; leave it "
+            "out, or start a new run"
+        )
+
+
+def _require_same_files(run: RunFolder, files: Files) -> None:
+    """The files must hold what they held when the run began; `init` is needed no more once saved.
+
+    Only contents are compared: files may have moved.
+    """
+    before, now = run.read(MANIFEST), _file_facts(files)
+    for name in {**before["files"], **now}:
+        old, new = before["files"].get(name), now.get(name)
+        if name == "init" and new is None and run.linked("last"):
+            continue
+        if (old or {}).get("content") != (new or {}).get("content"):
+            raise ConfigError(
+                f"--{name.replace('_', '-')}: the run began with {_shown(old)}, now it is "
+                f"{_shown(new)}; give the same, or start a new run"
+            )
+
+
+def _shown(fact: dict[str, str] | None) -> str:
+    return f"{fact['path']} ({fact['content'][:8]})" if fact else "none"
+
+
+def _origin(name: str, recipe: Recipe, start: Loaded | None, model: STaRC) -> str:
+    """Where the weights come from, in words."""
+    ours, rate = model.state_dict(), recipe.train.learning_rate
+    if start is None:
+        text = f"{name} without --init: all weights, T5's too, start at random; rate {rate:g}"
+        if rate >= FROM_SCRATCH or recipe.train.relative_rate:
+            return f"note: {text}"
+        return f"warning: {text}, too low for that; --init a pretrained model (see starc import)"
+    theirs = start.model.state_dict()
+    fresh = list(dict.fromkeys(weight.split(".")[0] for weight in ours if weight not in theirs))
+    unused = list(dict.fromkeys(weight.split(".")[0] for weight in theirs if weight not in ours))
+    taken = sum(weight in theirs for weight in ours)
+    return (
+        f"note: {taken} of {len(ours)} weights from {start.folder}; start fresh: "
+        f"{', '.join(fresh) or 'none'}; left out: {', '.join(unused) or 'none'}"
+    )
 
 
 def initialised(start: Loaded, recipe: Recipe) -> STaRC:
@@ -98,41 +178,92 @@ def initialised(start: Loaded, recipe: Recipe) -> STaRC:
 
 def manifest(name: str, files: Files, recipe: Recipe) -> dict[str, object]:
     """What made a run: recipe, files with their hashes, versions, seed."""
-    paths = {spec.name: getattr(files, spec.name) for spec in fields(files)}
     return {
         "recipe": name,
         "seed": recipe.train.seed,
-        "files": {
-            key: {"path": str(path), "content": _digest(path) if path.exists() else None}
-            for key, path in paths.items()
-            if isinstance(path, Path)
-        },
+        "files": _file_facts(files),
         "versions": {package: version(package) for package in ("starc", "torch", "accelerate")}
         | {"python": platform.python_version()},
     }
 
 
-def _task(recipe: Recipe, files: Files, start: Loaded | None) -> Task:
-    store = open_datastore(str(files.datastore)) if files.datastore else None
-    if recipe.model.retrieval is not None and store is None:
-        raise DatastoreError(
-            "--datastore: this recipe retrieves captions; build one (starc datastore build), or "
-            "--set model.retrieval=none"
-        )
+def _file_facts(files: Files) -> dict[str, dict[str, str]]:
+    """Path and content of each file that is given; a subset, or an address, is its own content."""
+    given = {spec.name: getattr(files, spec.name) for spec in fields(files)}
+    return {
+        name: {
+            "path": str(value),
+            "content": _digest(value) if isinstance(value, Path) and value.exists() else str(value),
+        }
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _task(recipe: Recipe, files: Files, start: Loaded | None, on_note: Note) -> Task:
     tokenizer = start.tokenizer if start else None
     if files.tokenizer is not None:
         tokenizer = checkpoint.read_tokenizer(files.tokenizer)
     if tokenizer is None:
         raise CheckpointError("--tokenizer: name the tokenizer.json of the T5 (or --init a model)")
+    where = files.tokenizer or (start.folder if start else "")
+    checkpoint.check_tokenizer(tokenizer, recipe.model, f"{where}")
     joint = start.joint if start else None
     collate = Collator(recipe.model, tokenizer, seed=recipe.train.seed)
-    validation = None
-    if files.validation:
-        validation = Videos.read(files.validation, files.features, files.speech, joint=joint)
     train = Videos.read(
         files.annotations, files.features, files.speech, subset=files.subset, joint=joint
     )
-    return Task(train, validation, store, collate, joint)
+    validation = None
+    if files.validation:
+        subset = files.validation_subset
+        validation = Videos.read(
+            files.validation, files.features, files.speech, subset=subset, joint=joint
+        )
+        if both := sorted({*train.ids} & {*validation.ids}):
+            raise AnnotationError(
+                f"{files.validation}: {len(both)} videos are also trained on (one is {both[0]!r}); "
+                "name other files, or --subset and --validation-subset"
+            )
+    return Task(train, validation, _store(recipe, files, train, on_note), collate, joint)
+
+
+def _store(recipe: Recipe, files: Files, train: Videos, on_note: Note) -> Datastore | None:
+    """The datastore; captions of the training videos that it could not hide are an error."""
+    store = open_datastore(str(files.datastore)) if files.datastore else None
+    retrieval = recipe.model.retrieval
+    if retrieval is None:
+        return store
+    if store is None:
+        raise DatastoreError(
+            "--datastore: this recipe retrieves captions; build one (starc datastore build), or "
+            "--set model.retrieval=none"
+        )
+    if store.width != recipe.model.temporal.features:
+        raise DatastoreError(
+            f"{files.datastore}: captions are {store.width} wide, the model's features "
+            f"{recipe.model.temporal.features}; build it with the model's text encoder"
+        )
+    listed = store.listing()
+    ownerless = [
+        caption
+        for caption, video in zip(listed.captions, listed.videos, strict=True)
+        if video is None
+    ]
+    if not ownerless or not retrieval.exclude_own:
+        return store
+    known = {same_text(caption) for caption in ownerless}
+    trained = [text for video in train.ids for text in train.annotations[video].sentences]
+    if own := [text for text in trained if same_text(text) in known]:
+        raise DatastoreError(
+            f"{files.datastore}: {len(own)} captions of training videos stand in it without their "
+            f"video ({own[0]!r}), so a video would find its own; build it from the annotations "
+            "(starc datastore build ANNOTATIONS), or --set model.retrieval.exclude_own=false"
+        )
+    on_note(
+        f"note: {files.datastore}: {len(ownerless)} captions name no video; none of them equals a "
+        "training caption, so nothing is hidden from any video"
+    )
+    return store
 
 
 def _digest(path: Path) -> str:
