@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import os
-import statistics
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,13 +19,10 @@ if TYPE_CHECKING:
     from starc.inference.batch import Counts, Output
     from starc.inference.pipeline import Captioner, Options
 
-UNSURE = 0.25
-"""Median confidence of a video's events below which they are called guesses."""
 FOLDER_FORMATS = ("json", "vtt")
 """Written for many videos, where the user names none."""
 PREDICTIONS = "predictions.json"
 ENGINES = ("local", "ray")
-WORKERS = 2
 
 
 def caption(
@@ -88,9 +82,12 @@ def caption(
         str, typer.Option(help="local, or ray: on all machines of a Ray cluster.")
     ] = "local",
     resume: Annotated[bool, typer.Option(help="Skip what an earlier run has done.")] = True,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that starc did not write.")
+    ] = False,
 ) -> None:
     """Caption videos. One video goes to a file or to stdout, many into a folder."""
-    from starc.inference.batch import Output
+    from starc.inference.batch import Output, doubts
     from starc.inference.pipeline import EMBEDDED, Captioner, Options
     from starc.media.container import MediaLimits
 
@@ -113,7 +110,7 @@ def caption(
     if beams is not None:
         decoding = Captioner(model, options).loaded.config.decoding
         options = replace(options, decoding=replace(decoding, beams=beams))
-    output = Output(mode=mode, granularity=granularity)  # type: ignore[arg-type]
+    output = Output(mode=mode, granularity=granularity, overwrite=overwrite)  # type: ignore[arg-type]
     if is_single(inputs, target):
         captioned, notes = caption_file(
             inputs[0], Captioner(model, options), target, formats or (), output
@@ -153,7 +150,7 @@ def caption_file(
     video: Path, captioner: Captioner, out: Path | None, formats: Sequence[str], output: Output
 ) -> tuple[Captioned, tuple[str, ...]]:
     """Caption one video into `out`, or onto stdout (WebVTT if no format is named)."""
-    from starc.output.formats import check_format, infer, render, write
+    from starc.output.formats import check_format, check_target, infer, render, write
 
     if len(formats) > 1:
         raise ConfigError(f"--format {', '.join(formats)}: one file has one format; name a folder")
@@ -162,14 +159,21 @@ def caption_file(
     check_format(format, output.mode)
     if out is not None and not out.parent.is_dir():
         raise ConfigError(f"-o {out}: there is no folder {out.parent}; make it first")
+    if out is not None:
+        check_target(out, overwrite=output.overwrite)
     captioned = captioner.caption(video)
-    chosen = {"format": format, "mode": output.mode, "granularity": output.granularity}
+    chosen: dict[str, Any] = {
+        "format": format,
+        "mode": output.mode,
+        "granularity": output.granularity,
+    }
     if out is None:
-        text, notes = render(captioned, **chosen)  # type: ignore[arg-type]
+        text, notes = render(captioned, **chosen)
         sys.stdout.write(text)
         return captioned, notes
+    chosen |= {"source": video, "overwrite": output.overwrite}
     try:
-        return captioned, write(captioned, out, source=video, **chosen)  # type: ignore[arg-type]
+        return captioned, write(captioned, out, **chosen)
     except OSError as error:
         raise StarcError(f"{out}: cannot be written ({error.strerror})") from error
 
@@ -206,11 +210,14 @@ def caption_folder(
     captioner = Captioner(model, options)
     with bar("Captioning") as progress, Manifest(out) as manifest:
         task = progress.add_task("", total=len(jobs))
+        before = dict(manifest.rows)
 
         def on_row(row: ManifestRow) -> None:
             progress.advance(task)
-            if row.status != "done":
-                named = row.error if row.video in row.error else f"{row.video}: {row.error}"
+            if before.get(row.name) is row:
+                return  # said by the run that wrote it
+            for line in row.notes if row.status == "done" else (row.error,):
+                named = line if Path(row.video).name in line else f"{row.video}: {line}"
                 progress.console.print(named, highlight=False, markup=False, soft_wrap=True)
 
         common: dict[str, Any] = {"output": output, "resume": resume, "on_row": on_row}
@@ -219,34 +226,9 @@ def caption_folder(
             settings = batch.settings_of(captioner, output)
             counts = cluster.run(jobs, make, manifest, settings=settings, **common)
         else:
-            with _shared_cores(WORKERS):
-                counts = batch.run(jobs, captioner, manifest, workers=WORKERS, **common)
+            with batch.shared_cores(batch.WORKERS):
+                counts = batch.run(jobs, captioner, manifest, **common)
         if "predictions" in chosen:
-            batch.write_predictions(jobs, manifest, out / PREDICTIONS)
+            overwrite = output.overwrite
+            batch.write_predictions(jobs, manifest, out / PREDICTIONS, overwrite=overwrite)
     return counts
-
-
-def doubts(captioned: Captioned) -> tuple[str, ...]:
-    """What a reader should know before believing the captions."""
-    known = [event.confidence for event in captioned.events if event.confidence is not None]
-    if not captioned.events:
-        return ("no event was found",)
-    if known and statistics.median(known) < UNSURE:
-        return (
-            f"low confidence ({statistics.median(known):.0%}): take the captions for guesses; does "
-            "the model know such videos?",
-        )
-    return ()
-
-
-@contextmanager
-def _shared_cores(workers: int) -> Iterator[None]:
-    """Leave a fair part of the cores to each thread that computes at the same time."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // (workers + 1)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

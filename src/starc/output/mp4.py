@@ -46,7 +46,8 @@ def embed_chapters(
         raise VideoError(f"{target}: is the video itself; name another file for the copy")
     with open_container(source, limits) as original, replacing(target, binary=True) as file:
         try:
-            with av.open(file, "w", format=container) as copy:
+            # Bit-exact: the same video and chapters give the same file, without a random number.
+            with av.open(file, "w", format=container, options={"fflags": "+bitexact"}) as copy:
                 return _copy(original, copy, chapters)
         except (av.FFmpegError, ValueError) as error:
             if (disk := _disk_error(error)) is not None:
