@@ -19,13 +19,16 @@ import numpy as np
 import pysubs2
 import pytest
 import webvtt
+from av.stream import AttachmentStream, Disposition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starc.errors import ConfigError, VideoError
+from starc.media.video import sample_frames
 from starc.output import formats, mp4
 from starc.output.timecodes import clock, one_line, stamp
 from starc.types import Captioned, Event
+from support.clips import turn, write_clip
 
 NASTY = (
     'Stir = ; # \\ <b>"bold"</b> & {\\an8} --> 100 % | `x` *y* _z_\n\n2\nnext'
@@ -174,6 +177,74 @@ def test_chapters_go_into_a_copy_of_the_video(tmp_path: Path, ending: str) -> No
         command = ["ffprobe", "-v", "error", "-show_chapters", "-of", "json", str(target)]
         shown = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         assert [chapter["tags"]["title"] for chapter in shown["chapters"]][1] == CLEAN
+
+
+def make_film(path: Path) -> None:
+    """A film as it is sold: two languages, titles, flags, a cover, and in Matroska a font."""
+    with av.open(str(path), "w") as container:
+        video = container.add_stream("mpeg4", rate=5)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        video.metadata["title"] = "Director's cut"
+        for language, flag in (("ger", Disposition.comment), ("eng", Disposition.default)):
+            sound = container.add_stream("aac", rate=16000, layout="mono")
+            sound.metadata.update(language=language, title=f"Sound {language}")
+            sound.disposition = flag
+        cover = container.add_stream("mjpeg")
+        cover.width, cover.height, cover.pix_fmt = 16, 16, "yuvj420p"
+        cover.disposition = Disposition.attached_pic
+        if path.suffix == ".mkv":
+            container.add_attachment("font.ttf", "font/ttf", b"glyphs")
+        container.metadata.update(title="Eggs", artist="A Cook")
+        grey = np.full((48, 64, 3), 90, np.uint8)
+        for _ in range(15):
+            container.mux(video.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
+        picture = av.VideoFrame.from_ndarray(grey[:16, :16].copy(), format="rgb24")
+        container.mux(cover.encode(picture.reformat(format="yuvj420p")))
+        for sound in container.streams.audio:
+            silence = av.AudioFrame.from_ndarray(np.zeros((1, 48000), np.float32), "fltp", "mono")
+            silence.sample_rate = 16000
+            container.mux(sound.encode(silence))
+        for stream in (video, *container.streams.audio):
+            container.mux(stream.encode())
+
+
+def described(path: Path) -> tuple[list[tuple[object, ...]], set[tuple[str, str]]]:
+    """What a file says of its streams and of itself; the chapters' own stream is left out."""
+    with av.open(str(path)) as container:
+        streams = [
+            (
+                stream.type,
+                stream.language,
+                stream.metadata.get("title", stream.metadata.get("name")),
+                stream.disposition,
+                stream.data if isinstance(stream, AttachmentStream) else b"",
+            )
+            for stream in container.streams
+            if stream.type != "data"
+        ]
+        tags = {(key.lower(), value) for key, value in container.metadata.items()}
+    return streams, {(key, value) for key, value in tags if key in ("title", "artist")}
+
+
+@pytest.mark.parametrize("ending", [".mp4", ".mkv", ".mov"])
+def test_a_copy_keeps_everything_but_the_chapters(tmp_path: Path, ending: str) -> None:
+    source, copy, again = (tmp_path / f"{name}{ending}" for name in "abc")
+    make_film(source)
+    events = [Event(0, 1, "a"), Event(1, 3, "b")]
+    assert mp4.embed_chapters(source, copy, events) == ()
+    assert described(copy) == described(source)
+    assert sorted(packets(source)) == sorted(p for p in packets(copy) if p in packets(source))
+    mp4.embed_chapters(source, again, events)
+    assert again.read_bytes() == copy.read_bytes()
+
+
+def test_a_copy_stays_upright(tmp_path: Path) -> None:
+    source = turn(write_clip(tmp_path / "a.mp4", seconds=1, codec="mpeg4"), 90)
+    mp4.embed_chapters(source, tmp_path / "b.mp4", [Event(0, 1, "a")])
+    first, second = (next(sample_frames(tmp_path / name, size=32)) for name in ("a.mp4", "b.mp4"))
+    assert np.array_equal(first.rgb_HWC, second.rgb_HWC)
+    plain = write_clip(tmp_path / "c.mp4", seconds=1, codec="mpeg4")
+    assert not np.array_equal(first.rgb_HWC, next(sample_frames(plain, size=32)).rgb_HWC)
 
 
 def test_a_stream_that_does_not_fit_is_left_out_and_said(tmp_path: Path, shared: Path) -> None:

@@ -108,9 +108,7 @@ def check_target(path: Path, *, overwrite: bool) -> None:
     """An error if `path` holds what we did not write, or what was changed since."""
     if overwrite or not path.exists() or not path.stat().st_size or _record(path).exists():
         return
-    raise ConfigError(
-        f"{path}: is there and not as starc wrote it; --overwrite replaces it"
-    )
+    raise ConfigError(f"{path}: is there and not as starc wrote it; --overwrite replaces it")
 
 
 def _record(path: Path) -> Path:
