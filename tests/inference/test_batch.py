@@ -329,7 +329,7 @@ def test_notes_of_the_writers_are_in_the_row(tmp_path: Path) -> None:
     jobs = jobs_of(tmp_path / "in", 1, tmp_path / "out", ("youtube",))
     with Manifest(tmp_path / "out") as manifest:
         batch.run(jobs, Long(), manifest)
-        assert "YouTube wants three" in manifest.rows["00"].notes[0]
+        assert "only where there are three" in manifest.rows["00"].notes[0]
 
 
 class Unsure(Mended):

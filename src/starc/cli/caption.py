@@ -45,7 +45,7 @@ def caption(
         str | None, typer.Option(help="events (may overlap), or chapters (follow one another).")
     ] = None,
     granularity: Annotated[
-        float, typer.Option(help="Below 1: fewer and longer events; above 1: more and shorter.")
+        float, typer.Option(help="Below 1: fewer and longer events; 1: all that the model found.")
     ] = 1.0,
     speech: Annotated[
         str,

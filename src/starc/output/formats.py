@@ -55,10 +55,18 @@ def render(
         raise ConfigError(f"{format}: is a video file, not text; name a file to write")
     if format == "youtube":
         repaired = chapters.for_youtube(captioned, granularity)
-        return chosen.render(replace(captioned, events=repaired.chapters)), repaired.notes
+        notes = (*repaired.notes, *_too_fine(captioned, granularity))
+        return chosen.render(replace(captioned, events=repaired.chapters)), notes
     chapters_wanted = chosen.only_chapters or mode == "chapters"
     regroup = chapters.chapters if chapters_wanted else chapters.regroup
-    return chosen.render(replace(captioned, events=regroup(captioned, granularity))), ()
+    notes = _too_fine(captioned, granularity)
+    return chosen.render(replace(captioned, events=regroup(captioned, granularity))), notes
+
+
+def _too_fine(captioned: Captioned, granularity: float) -> tuple[str, ...]:
+    if granularity <= 1:
+        return ()
+    return (f"granularity {granularity:g}: the model found {len(captioned.events)} and no more",)
 
 
 def write(
@@ -84,7 +92,7 @@ def write(
         check_target(path, overwrite=overwrite)
         notes = mp4.embed_chapters(source, path, chapters.chapters(captioned, granularity))
         _remember(path)
-        return notes
+        return (*notes, *_too_fine(captioned, granularity))
     text, notes = render(captioned, format=format, mode=mode, granularity=granularity)
     _write_text(path, text, overwrite)
     return notes
