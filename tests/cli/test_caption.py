@@ -7,6 +7,8 @@ import errno
 import functools
 import importlib.util
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +148,33 @@ def test_wrong_requests_fail_before_the_work(captioner: Captioner, tmp_path: Pat
         to_file(captioner, absent, None, "vtt", "srt")
     with pytest.raises(ConfigError, match="holds only chapters"):
         to_file(captioner, absent, tmp_path / "a.txt", mode="events")
+    with pytest.raises(ConfigError, match=r"a\.avi: such a video holds no chapters; .*\.mkv"):
+        to_file(captioner, absent, tmp_path / "a.avi", "video")
+    with pytest.raises(ConfigError, match="is a video file, not text; name a file"):
+        to_file(captioner, absent, None, "video")
     with pytest.raises(VideoError, match="absent"):
         to_file(captioner, absent, None)
+
+
+def test_a_name_that_is_no_text(
+    model: Path, options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    video = folder / os.fsdecode(b"a\xff.mp4")
+    shutil.copy(make_video(tmp_path / "a.mp4", seconds=4), video)
+    shutil.copy(__file__, folder / os.fsdecode(b"a\xff.srt"))
+    (folder / os.fsdecode(b"a\xff.srt")).write_text("1\n00:00:01,000 --> 00:00:03,000\nw1\n")
+    chosen = dataclasses.replace(options, engine="auto")
+    to_file(Captioner(model, chosen), video, None, "html")
+    assert "a�.mp4" in capsys.readouterr().out
+    many = functools.partial(caption.caption_folder, [folder], str(model), out, chosen)
+    formats = ["vtt", "video", "predictions"]
+    assert many(formats, Output()) == Counts(done=1)
+    assert json.loads((out / "predictions.json").read_text())["results"].keys() == {"a?"}
+    assert many(formats, Output()) == Counts(skipped=1)
+    (row,) = map(json.loads, (out / "manifest.jsonl").read_text("utf-8").splitlines())
+    assert os.fsencode(row["video"]) == os.fsencode(video)
 
 
 def test_a_place_that_cannot_be_written_is_said(
@@ -201,8 +228,10 @@ def test_what_is_one_and_what_is_many(tmp_path: Path) -> None:
 
 
 def test_many_videos_need_a_folder(model: Path, options: Options, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="many videos need a folder"):
-        caption.caption_folder([tmp_path], str(model), None, options, (), Output())
+    for out, found in ((None, "none given"), (tmp_path / "foo.vtt", r"found .*foo\.vtt")):
+        with pytest.raises(ConfigError, match=rf"many videos need a folder .*\({found}\)"):
+            caption.caption_folder([tmp_path], str(model), out, options, (), Output())
+    assert not (tmp_path / "foo.vtt").exists()
 
 
 def test_unknown_words_are_usage_errors(model: Path, options: Options, tmp_path: Path) -> None:

@@ -156,7 +156,9 @@ def caption_file(
         raise ConfigError(f"--format {', '.join(formats)}: one file has one format; name a folder")
     format = formats[0] if formats else infer(out) if out else "vtt"
     # A wrong format is said before the work, not after it.
-    check_format(format, output.mode)
+    check_format(format, output.mode, out)
+    if out is None and format == "video":
+        raise ConfigError("--format video: is a video file, not text; name a file to write")
     if out is not None and not out.parent.is_dir():
         raise ConfigError(f"-o {out}: there is no folder {out.parent}; make it first")
     if out is not None:
@@ -197,12 +199,13 @@ def caption_folder(
     from starc.inference import batch, cluster
     from starc.inference.jobs import Manifest, ManifestRow, find_videos, make_jobs
     from starc.inference.pipeline import Captioner
-    from starc.output.formats import check_format
+    from starc.output.formats import check_format, is_file_name
 
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine}: unknown; known: {', '.join(ENGINES)}")
-    if out is None:
-        raise ConfigError("-o: many videos need a folder for their files; name one")
+    if out is None or (not out.is_dir() and is_file_name(out)):
+        found = "none given" if out is None else f"found {out}"
+        raise ConfigError(f"-o: many videos need a folder for their files ({found}); name one")
     chosen = dict.fromkeys(["json", *(formats or FOLDER_FORMATS)])
     for format in chosen:
         check_format(format, output.mode)
@@ -218,6 +221,7 @@ def caption_folder(
                 return  # said by the run that wrote it
             for line in row.notes if row.status == "done" else (row.error,):
                 named = line if Path(row.video).name in line else f"{row.video}: {line}"
+                named = named.encode("utf-8", "replace").decode()
                 progress.console.print(named, highlight=False, markup=False, soft_wrap=True)
 
         common: dict[str, Any] = {"output": output, "resume": resume, "on_row": on_row}

@@ -262,9 +262,10 @@ class Manifest:
     def append(self, row: ManifestRow) -> None:
         """Add a row; when this returns, it is on the disk."""
         end = self.file.seek(0, os.SEEK_END)
-        line = json.dumps(asdict(row), ensure_ascii=False) + "\n"
+        # ASCII: a name may hold bytes that are no UTF-8, and must come back as it was.
+        line = json.dumps(asdict(row)) + "\n"
         try:
-            self.file.write(line.encode("utf-8", "surrogateescape"))
+            self.file.write(line.encode())
             self.file.flush()
             os.fsync(self.file.fileno())
         except OSError:

@@ -85,7 +85,7 @@ def write(
     did not write is replaced only with `overwrite`.
     """
     path = Path(path)
-    format = check_format(format or infer(path), mode)
+    format = check_format(format or infer(path), mode, path)
     if format == "video":
         if source is None:
             raise ValueError("chapters in a video need `source`, the video itself")
@@ -108,7 +108,7 @@ def write_predictions(
 def _write_text(path: Path, text: str, overwrite: bool) -> None:
     check_target(path, overwrite=overwrite)
     with replacing_path(path) as part:
-        part.write_bytes(text.encode())
+        part.write_bytes(text.encode("utf-8", "replace"))
         _remember(part)  # before it has its name: a kill must not leave a file that is not ours
 
 
@@ -148,12 +148,23 @@ def infer(path: str | Path) -> str:
     return max(fitting, key=lambda key: len(FORMATS[key].ending))
 
 
-def check_format(format: str, mode: Mode | None) -> str:
-    """The format's name, if there is such a format and it can hold that mode."""
+def is_file_name(path: Path) -> bool:
+    """Whether a name ends as a file of ours does."""
+    try:
+        return bool(infer(path))
+    except ConfigError:
+        return False
+
+
+def check_format(format: str, mode: Mode | None, path: Path | None = None) -> str:
+    """The format's name, if there is such a format and it, and the file, can hold that mode."""
     if format not in FORMATS:
         raise ConfigError(f"--format {format}: unknown; known: {', '.join(FORMATS)}")
     if mode == "events" and FORMATS[format].only_chapters:
         raise ConfigError(f"--mode events: {format} holds only chapters; leave out --mode")
+    if format == "video" and path is not None and path.suffix.lower() not in mp4.CONTAINERS:
+        known = ", ".join(mp4.CONTAINERS)
+        raise ConfigError(f"{path}: such a video holds no chapters; name one of {known}")
     return format
 
 

@@ -40,9 +40,7 @@ def embed_chapters(
     source: Path, target: Path, chapters: Sequence[Event], *, limits: MediaLimits | None = None
 ) -> tuple[str, ...]:
     """Write a copy of `source` that carries `chapters`; returns notes on what was left out."""
-    container = CONTAINERS.get(target.suffix.lower())
-    if container is None:
-        raise ValueError(f"no chapters in {target.suffix!r} files, known: {', '.join(CONTAINERS)}")
+    container = CONTAINERS[target.suffix.lower()]
     if target.exists() and target.samefile(source):
         raise VideoError(f"{target}: is the video itself; name another file for the copy")
     with open_container(source, limits) as original, replacing(target, binary=True) as file:
