@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import importlib.util
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +58,12 @@ def captioner(model: Path, options: Options) -> Captioner:
     return Captioner(model, options)
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test has written, no other test knows."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home cache"))
+
+
 def to_file(captioner: Captioner, video: Path, out: Path | None, *formats: str, **how: Any) -> None:
     caption.caption_file(video, captioner, out, formats, Output(**how))
 
@@ -75,6 +84,55 @@ def test_one_video_to_a_file_or_to_stdout(
     assert copy.stat().st_size > video.stat().st_size
 
 
+@pytest.mark.parametrize("ending", ["vtt", "srt"])
+def test_the_same_question_three_times_gets_the_same_answer(
+    model: Path, options: Options, tmp_path: Path, ending: str
+) -> None:
+    video, out = colour_clip(tmp_path / "a.mp4", seconds=6), tmp_path / f"a.{ending}"
+    listening = Captioner(model, dataclasses.replace(options, engine="auto"))
+    answers = set()
+    for _ in range(3):
+        to_file(listening, video, out)
+        answers.add(out.read_bytes())
+    assert len(answers) == 1
+    assert listening.caption(video).provenance["speech"] == "none: no sound"
+    to_file(listening, video, out, mode="chapters")
+    assert out.read_bytes() not in answers, "our own file is replaced"
+
+
+@pytest.mark.parametrize("name", ["a.vtt", "a.srt", "a.csv", "a.txt", "a.mkv", "a.json"])
+def test_a_file_of_the_user_is_never_replaced_unasked(
+    captioner: Captioner, tmp_path: Path, name: str
+) -> None:
+    video, out = colour_clip(tmp_path / "v.mp4", seconds=40, rate=1), tmp_path / name
+    out.write_text("mine")
+    with pytest.raises(ConfigError, match=f"{name}: is there and.*--overwrite"):
+        to_file(captioner, tmp_path / "absent.mp4", out)
+    to_file(captioner, video, out, overwrite=True)
+    first = out.read_bytes()
+    to_file(captioner, video, out)
+    assert out.read_bytes() == first != b"mine"
+    out.write_bytes(first + b"an edit")
+    with pytest.raises(ConfigError, match="not as starc wrote it"):
+        to_file(captioner, video, out)
+
+
+def test_a_batch_keeps_the_files_of_the_user_and_says_so(
+    model: Path, options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    colour_clip(tmp_path / "a.mp4", seconds=5)
+    mine = tmp_path / "a.srt"
+    mine.write_text("1\n00:00:01,000 --> 00:00:03,000\nw1 w2\n")
+    many = functools.partial(
+        caption.caption_folder, [tmp_path], str(model), tmp_path, options, ["srt", "vtt"]
+    )
+    assert many(Output()) == Counts(done=1)
+    assert "w1 w2" in mine.read_text() and (tmp_path / "a.vtt").is_file()
+    assert capsys.readouterr().err.count("a.srt: is there and") == 1
+    assert many(Output()) == Counts(skipped=1)
+    assert many(Output(overwrite=True)) == Counts(done=1) and "w1 w2" not in mine.read_text()
+
+
 def test_five_lines_of_python(model: Path, options: Options, tmp_path: Path) -> None:
     video = colour_clip(tmp_path / "a.mp4", seconds=5)
     captioner = starc.load(model, device="cpu", options=options)
@@ -91,8 +149,33 @@ def test_wrong_requests_fail_before_the_work(captioner: Captioner, tmp_path: Pat
         to_file(captioner, absent, None, "vtt", "srt")
     with pytest.raises(ConfigError, match="holds only chapters"):
         to_file(captioner, absent, tmp_path / "a.txt", mode="events")
+    with pytest.raises(ConfigError, match=r"a\.avi: such a video holds no chapters; .*\.mkv"):
+        to_file(captioner, absent, tmp_path / "a.avi", "video")
+    with pytest.raises(ConfigError, match="is a video file, not text; name a file"):
+        to_file(captioner, absent, None, "video")
     with pytest.raises(VideoError, match="absent"):
         to_file(captioner, absent, None)
+
+
+def test_a_name_that_is_no_text(
+    model: Path, options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    video = folder / os.fsdecode(b"a\xff.mp4")
+    shutil.copy(colour_clip(tmp_path / "a.mp4", seconds=4), video)
+    shutil.copy(__file__, folder / os.fsdecode(b"a\xff.srt"))
+    (folder / os.fsdecode(b"a\xff.srt")).write_text("1\n00:00:01,000 --> 00:00:03,000\nw1\n")
+    chosen = dataclasses.replace(options, engine="auto")
+    to_file(Captioner(model, chosen), video, None, "html")
+    assert "a�.mp4" in capsys.readouterr().out
+    many = functools.partial(caption.caption_folder, [folder], str(model), out, chosen)
+    formats = ["vtt", "video", "predictions"]
+    assert many(formats, Output()) == Counts(done=1)
+    assert json.loads((out / "predictions.json").read_text())["results"].keys() == {"a?"}
+    assert many(formats, Output()) == Counts(skipped=1)
+    (row,) = map(json.loads, (out / "manifest.jsonl").read_text("utf-8").splitlines())
+    assert os.fsencode(row["video"]) == os.fsencode(video)
 
 
 def test_a_place_that_cannot_be_written_is_said(
@@ -122,7 +205,8 @@ def test_many_videos_into_a_folder(
     many = functools.partial(caption.caption_folder, [folder], str(model), out, options)
     counts = many(["srt", "predictions"], Output())
     assert counts == Counts(done=2, failed=1) and counts.exit_code == 3
-    assert capsys.readouterr().err.count("bad.mp4") == 1
+    said = capsys.readouterr().err
+    assert said.count("bad.mp4") == 1 and said.count("low confidence") == 2
     names = {path.name for path in out.iterdir()}
     assert names == {
         "a.json", "a.srt", "ü 'q'.json", "ü 'q'.srt", "manifest.jsonl", "predictions.json"
@@ -130,6 +214,7 @@ def test_many_videos_into_a_folder(
     results = json.loads((out / "predictions.json").read_text("utf-8"))["results"]
     assert set(results) == {"a", "ü 'q'"}
     assert many(["srt", "predictions"], Output()).skipped == 2
+    assert "low confidence" not in capsys.readouterr().err
 
 
 def test_what_is_one_and_what_is_many(tmp_path: Path) -> None:
@@ -144,8 +229,10 @@ def test_what_is_one_and_what_is_many(tmp_path: Path) -> None:
 
 
 def test_many_videos_need_a_folder(model: Path, options: Options, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="many videos need a folder"):
-        caption.caption_folder([tmp_path], str(model), None, options, (), Output())
+    for out, found in ((None, "none given"), (tmp_path / "foo.vtt", r"found .*foo\.vtt")):
+        with pytest.raises(ConfigError, match=rf"many videos need a folder .*\({found}\)"):
+            caption.caption_folder([tmp_path], str(model), out, options, (), Output())
+    assert not (tmp_path / "foo.vtt").exists()
 
 
 def test_unknown_words_are_usage_errors(model: Path, options: Options, tmp_path: Path) -> None:
@@ -165,7 +252,7 @@ def test_speech_is_an_engine_or_a_file(tmp_path: Path) -> None:
     assert options("moonshine") == {"engine": "moonshine", "whisper_model": None}
     assert options("whisper:small") == {"engine": "whisper", "whisper_model": "small"}
     assert options(str(tmp_path / "a.srt")) == {"transcript": tmp_path / "a.srt"}
-    with pytest.raises(ConfigError, match="neither a file nor one of auto"):
+    with pytest.raises(ConfigError, match="no such engine; name a file, auto"):
         options("wisper")
 
 

@@ -1,13 +1,16 @@
 """Every sequence decoded under the grammar parses completely."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from starc.config import BeamSearch, T5Config
 from starc.decoder import grammar, time_tokens
 from starc.decoder.beam_search import generate
+from starc.decoder.incremental import IncrementalDecoder
 from starc.decoder.t5 import T5
 from starc.decoder.time_tokens import Vocabulary
 
@@ -66,6 +69,25 @@ def test_everything_parses(beams: int, seed: int) -> None:
         free = generate(t5, memory_BMD, mask_BM, replace(search, grammar=False))
         assert len(free) == 4
     assert found
+
+
+@pytest.mark.parametrize("rules", ["published", "transformers"])
+def test_a_search_ends_when_no_beam_can_go_on(rules: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A video without events ends at once, and the type of the first token leaves no other way."""
+    steps, real = list[int](), IncrementalDecoder.step
+
+    def step(self: IncrementalDecoder, token_BK: Tensor) -> Tensor:
+        steps.append(1)
+        logits_BKV = real(self, token_BK)
+        logits_BKV[..., 1] += 100.0 * (len(steps) == 1)
+        return logits_BKV
+
+    monkeypatch.setattr(IncrementalDecoder, "step", step)
+    torch.manual_seed(0)
+    search = BeamSearch(max_tokens=60, rules=rules, grammar=True, token_type_first=True)
+    memory_BMD, mask_BM = torch.randn(1, 6, SIZE.width), torch.ones(1, 6, dtype=torch.bool)
+    (decoded,) = generate(T5(SIZE), memory_BMD, mask_BM, search)
+    assert decoded.ids == (1,) and decoded.score > -1 and len(steps) == 1
 
 
 def test_what_may_follow() -> None:

@@ -330,7 +330,37 @@ def test_notes_of_the_writers_are_in_the_row(tmp_path: Path) -> None:
     jobs = jobs_of(tmp_path / "in", 1, tmp_path / "out", ("youtube",))
     with Manifest(tmp_path / "out") as manifest:
         batch.run(jobs, Long(), manifest)
-        assert "YouTube wants three" in manifest.rows["00"].notes[0]
+        assert "only where there are three" in manifest.rows["00"].notes[0]
+
+
+class Unsure(Mended):
+    """A few seconds of which the model knows little, or nothing at all."""
+
+    def caption(self, video: Path, features: Any, speech: str) -> Captioned:
+        events = () if video.stem == "00" else (Event(0, 9, "maybe", 0.1),)
+        return Captioned(video.name, 20.0, events)
+
+
+def test_a_format_that_refuses_stops_neither_the_others_nor_the_next_run(tmp_path: Path) -> None:
+    formats = ("json", "youtube", "vtt")
+    jobs = jobs_of(tmp_path / "in", 2, tmp_path / "out", formats)
+    with Manifest(tmp_path / "out") as manifest:
+        assert batch.run(jobs, Unsure(), manifest) == Counts(done=2)
+        row = manifest.rows["01"]
+        assert row.outputs == ("01.json", "01.vtt") and row.left_out == ("youtube",)
+        assert any("no youtube: 01.mp4: too short" in note for note in row.notes)
+        assert set(outputs(tmp_path / "out")) == {"00.json", "00.vtt", "01.json", "01.vtt"}
+        assert batch.run(jobs, Unsure(), manifest) == Counts(skipped=2)
+    with Manifest(tmp_path / "out") as manifest:
+        assert batch.run(jobs, Unsure(), manifest) == Counts(skipped=2)
+
+
+def test_doubts_are_in_the_row(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path / "in", 2, tmp_path / "out")
+    with Manifest(tmp_path / "out") as manifest:
+        batch.run(jobs, Unsure(), manifest)
+        assert manifest.rows["00"].notes == ("no event was found",)
+        assert "low confidence (10%)" in manifest.rows["01"].notes[0]
 
 
 def test_predictions_of_all_finished_videos_in_one_file(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from starc.model.starc import STaRC
 from starc.output import formats
 from starc.retrieval.datastore import CaptionStore
 from starc.types import Captioned
-from support.clips import colour_clip
+from support.clips import colour_clip, write_clip
 from support.tiny import WIDTH, ColourEncoder, words_tokenizer
 
 
@@ -80,6 +80,25 @@ def test_a_video_end_to_end(loaded: Loaded, options: Options, tmp_path: Path) ->
     for name in ("json", "vtt", "srt", "html", "chapters", "csv", "markdown", "predictions"):
         assert formats.render(captioned, format=name)[0]
     assert Captioned.from_json(json.loads(json.dumps(captioned.to_json()))) == captioned
+
+
+def test_a_single_picture_is_one_event(loaded: Loaded, options: Options, tmp_path: Path) -> None:
+    class Talkative(STaRC):
+        def generate(self, *given: Any, **more: Any) -> Any:
+            (one,) = super().generate(*given, **more)
+            (decoded,), bin_0 = one.decoded, self.config.t5.text_vocabulary
+            ids = (bin_0 + 20, bin_0 + 40, 5, bin_0 + 60, bin_0 + 80, 6, 1)
+            said = dataclasses.replace(
+                decoded, ids=ids, log_probabilities=(-0.5,) * 3 + (-0.1,) * 4
+            )
+            return [one._replace(decoded=[said])]
+
+    talkative = Talkative(loaded.config).eval()
+    talkative.load_state_dict(loaded.model.state_dict())
+    video = write_clip(tmp_path / "a.mp4", seconds=0.04, fps=25, codec="mpeg4")
+    for _ in range(2):
+        (event,) = caption(video, dataclasses.replace(loaded, model=talkative), options).events
+        assert (event.start, event.end) == (0.0, 0.04) and event.caption == "w3"
 
 
 def test_nothing_is_done_twice(loaded: Loaded, options: Options, tmp_path: Path) -> None:

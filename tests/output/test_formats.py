@@ -19,13 +19,16 @@ import numpy as np
 import pysubs2
 import pytest
 import webvtt
+from av.stream import AttachmentStream, Disposition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starc.errors import ConfigError, VideoError
+from starc.media.video import sample_frames
 from starc.output import formats, mp4
 from starc.output.timecodes import clock, one_line, stamp
 from starc.types import Captioned, Event
+from support.clips import turn, write_clip
 
 NASTY = (
     'Stir = ; # \\ <b>"bold"</b> & {\\an8} --> 100 % | `x` *y* _z_\n\n2\nnext'
@@ -135,7 +138,7 @@ def test_ffmetadata_is_read_by_ffmpeg(captioned: Captioned, tmp_path: Path) -> N
     assert titles_of(tmp_path / "a.ffmetadata") == expected
 
 
-def make_video(path: Path, *, seconds: int = 4, audio: bool = True) -> None:
+def colour_clip(path: Path, *, seconds: int = 4, audio: bool = True) -> None:
     with av.open(str(path), "w") as container:
         video = container.add_stream("mpeg4", rate=5)
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
@@ -159,7 +162,7 @@ def packets(path: Path) -> list[bytes]:
 @pytest.mark.parametrize("ending", [".mp4", ".mkv", ".mov"])
 def test_chapters_go_into_a_copy_of_the_video(tmp_path: Path, ending: str) -> None:
     source, target = tmp_path / "in 'a' ü.mp4", tmp_path / f'out "b" 寿司{ending}'
-    make_video(source)
+    colour_clip(source)
     events = (Event(0, 1.5, "Crack"), Event(1.5, 3, NASTY), Event(3, 4, "Serve"))
     notes = formats.write(Captioned(source.name, 4.0, events), target, source=source)
     assert notes == ()
@@ -172,6 +175,74 @@ def test_chapters_go_into_a_copy_of_the_video(tmp_path: Path, ending: str) -> No
         assert [chapter["tags"]["title"] for chapter in shown["chapters"]][1] == CLEAN
 
 
+def make_film(path: Path) -> None:
+    """A film as it is sold: two languages, titles, flags, a cover, and in Matroska a font."""
+    with av.open(str(path), "w") as container:
+        video = container.add_stream("mpeg4", rate=5)
+        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
+        video.metadata["title"] = "Director's cut"
+        for language, flag in (("ger", Disposition.comment), ("eng", Disposition.default)):
+            sound = container.add_stream("aac", rate=16000, layout="mono")
+            sound.metadata.update(language=language, title=f"Sound {language}")
+            sound.disposition = flag
+        cover = container.add_stream("mjpeg")
+        cover.width, cover.height, cover.pix_fmt = 16, 16, "yuvj420p"
+        cover.disposition = Disposition.attached_pic
+        if path.suffix == ".mkv":
+            container.add_attachment("font.ttf", "font/ttf", b"glyphs")
+        container.metadata.update(title="Eggs", artist="A Cook")
+        grey = np.full((48, 64, 3), 90, np.uint8)
+        for _ in range(15):
+            container.mux(video.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")))
+        picture = av.VideoFrame.from_ndarray(grey[:16, :16].copy(), format="rgb24")
+        container.mux(cover.encode(picture.reformat(format="yuvj420p")))
+        for sound in container.streams.audio:
+            silence = av.AudioFrame.from_ndarray(np.zeros((1, 48000), np.float32), "fltp", "mono")
+            silence.sample_rate = 16000
+            container.mux(sound.encode(silence))
+        for stream in (video, *container.streams.audio):
+            container.mux(stream.encode())
+
+
+def described(path: Path) -> tuple[list[tuple[object, ...]], set[tuple[str, str]]]:
+    """What a file says of its streams and of itself; the chapters' own stream is left out."""
+    with av.open(str(path)) as container:
+        streams = [
+            (
+                stream.type,
+                stream.language,
+                stream.metadata.get("title", stream.metadata.get("name")),
+                stream.disposition,
+                stream.data if isinstance(stream, AttachmentStream) else b"",
+            )
+            for stream in container.streams
+            if stream.type != "data"
+        ]
+        tags = {(key.lower(), value) for key, value in container.metadata.items()}
+    return streams, {(key, value) for key, value in tags if key in ("title", "artist")}
+
+
+@pytest.mark.parametrize("ending", [".mp4", ".mkv", ".mov"])
+def test_a_copy_keeps_everything_but_the_chapters(tmp_path: Path, ending: str) -> None:
+    source, copy, again = (tmp_path / f"{name}{ending}" for name in "abc")
+    make_film(source)
+    events = [Event(0, 1, "a"), Event(1, 3, "b")]
+    assert mp4.embed_chapters(source, copy, events) == ()
+    assert described(copy) == described(source)
+    assert sorted(packets(source)) == sorted(p for p in packets(copy) if p in packets(source))
+    mp4.embed_chapters(source, again, events)
+    assert again.read_bytes() == copy.read_bytes()
+
+
+def test_a_copy_stays_upright(tmp_path: Path) -> None:
+    source = turn(write_clip(tmp_path / "a.mp4", seconds=1, codec="mpeg4"), 90)
+    mp4.embed_chapters(source, tmp_path / "b.mp4", [Event(0, 1, "a")])
+    first, second = (next(sample_frames(tmp_path / name, size=32)) for name in ("a.mp4", "b.mp4"))
+    assert np.array_equal(first.rgb_HWC, second.rgb_HWC)
+    plain = write_clip(tmp_path / "c.mp4", seconds=1, codec="mpeg4")
+    assert not np.array_equal(first.rgb_HWC, next(sample_frames(plain, size=32)).rgb_HWC)
+
+
 def test_a_stream_that_does_not_fit_is_left_out_and_said(tmp_path: Path, shared: Path) -> None:
     source = shared / "data/videos/nasa_13013.mp4"
     notes = mp4.embed_chapters(source, tmp_path / "a.mkv", [Event(0, 5, "a"), Event(5, 13, "b")])
@@ -180,14 +251,14 @@ def test_a_stream_that_does_not_fit_is_left_out_and_said(tmp_path: Path, shared:
 
 
 def test_a_codec_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
-    make_video(tmp_path / "a.mp4", audio=False)
+    colour_clip(tmp_path / "a.mp4", audio=False)
     with pytest.raises(VideoError, match=r"cannot be copied into a webm file .*try \.mkv"):
         mp4.embed_chapters(tmp_path / "a.mp4", tmp_path / "b.webm", [Event(0, 4, "a")])
     assert not (tmp_path / "b.webm").exists()
 
 
 def test_a_copy_never_replaces_its_source(tmp_path: Path) -> None:
-    make_video(tmp_path / "a.mp4", audio=False)
+    colour_clip(tmp_path / "a.mp4", audio=False)
     with pytest.raises(VideoError, match="is the video itself"):
         mp4.embed_chapters(tmp_path / "a.mp4", tmp_path / "a.mp4", [Event(0, 4, "a")])
 
@@ -203,14 +274,14 @@ def test_a_full_disk_leaves_the_old_file(
 
     monkeypatch.setattr("starc.files.atomic.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        formats.write(captioned, path)
+        formats.write(captioned, path, overwrite=True)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_disk_that_fills_under_a_video_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_video(tmp_path / "a.mp4")
+    colour_clip(tmp_path / "a.mp4")
 
     class Full(io.FileIO):
         def write(self, data: Any) -> int:
@@ -264,7 +335,7 @@ def test_a_video_without_events_is_a_valid_file(tmp_path: Path) -> None:
     for name in ("a.vtt", "a.srt", "a.csv", "a.md", "a.html", "a.chapters.vtt", "a.ffmetadata"):
         formats.write(nothing, tmp_path / name)
     assert webvtt.read(str(tmp_path / "a.vtt")).captions == []
-    assert (tmp_path / "a.srt").read_text() == ""
+    assert (tmp_path / "a.srt").read_text().strip() == ""
 
 
 class Texts(HTMLParser):

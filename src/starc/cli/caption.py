@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from starc.inference.batch import Counts, Output
     from starc.inference.pipeline import Captioner, Options
 
-UNSURE = 0.25
-"""Median confidence of a video's events below which they are called guesses."""
 FOLDER_FORMATS = ("json", "vtt")
 """Written for many videos, where the user names none."""
 PREDICTIONS = "predictions.json"
@@ -48,7 +45,7 @@ def caption(
         str | None, typer.Option(help="events (may overlap), or chapters (follow one another).")
     ] = None,
     granularity: Annotated[
-        float, typer.Option(help="Below 1: fewer and longer events; above 1: more and shorter.")
+        float, typer.Option(help="Below 1: fewer and longer events; 1: all that the model found.")
     ] = 1.0,
     speech: Annotated[
         str,
@@ -85,9 +82,12 @@ def caption(
         str, typer.Option(help="local, or ray: on all machines of a Ray cluster.")
     ] = "local",
     resume: Annotated[bool, typer.Option(help="Skip what an earlier run has done.")] = True,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that starc did not write.")
+    ] = False,
 ) -> None:
     """Caption videos. One video goes to a file or to stdout, many into a folder."""
-    from starc.inference.batch import Output
+    from starc.inference.batch import Output, doubts
     from starc.inference.pipeline import EMBEDDED, Captioner, Options
     from starc.media.container import MediaLimits
 
@@ -110,7 +110,7 @@ def caption(
     if beams is not None:
         decoding = Captioner(model, options).loaded.config.decoding
         options = replace(options, decoding=replace(decoding, beams=beams))
-    output = Output(mode=mode, granularity=granularity)  # type: ignore[arg-type]
+    output = Output(mode=mode, granularity=granularity, overwrite=overwrite)  # type: ignore[arg-type]
     if is_single(inputs, target):
         captioned, notes = caption_file(
             inputs[0], Captioner(model, options), target, formats or (), output
@@ -150,23 +150,32 @@ def caption_file(
     video: Path, captioner: Captioner, out: Path | None, formats: Sequence[str], output: Output
 ) -> tuple[Captioned, tuple[str, ...]]:
     """Caption one video into `out`, or onto stdout (WebVTT if no format is named)."""
-    from starc.output.formats import check_format, infer, render, write
+    from starc.output.formats import check_format, check_target, infer, render, write
 
     if len(formats) > 1:
         raise ConfigError(f"--format {', '.join(formats)}: one file has one format; name a folder")
     format = formats[0] if formats else infer(out) if out else "vtt"
     # A wrong format is said before the work, not after it.
-    check_format(format, output.mode)
+    check_format(format, output.mode, out)
+    if out is None and format == "video":
+        raise ConfigError("--format video: is a video file, not text; name a file to write")
     if out is not None and not out.parent.is_dir():
         raise ConfigError(f"-o {out}: there is no folder {out.parent}; make it first")
+    if out is not None:
+        check_target(out, overwrite=output.overwrite)
     captioned = captioner.caption(video)
-    chosen = {"format": format, "mode": output.mode, "granularity": output.granularity}
+    chosen: dict[str, Any] = {
+        "format": format,
+        "mode": output.mode,
+        "granularity": output.granularity,
+    }
     if out is None:
-        text, notes = render(captioned, **chosen)  # type: ignore[arg-type]
+        text, notes = render(captioned, **chosen)
         sys.stdout.write(text)
         return captioned, notes
+    chosen |= {"source": video, "overwrite": output.overwrite}
     try:
-        return captioned, write(captioned, out, source=video, **chosen)  # type: ignore[arg-type]
+        return captioned, write(captioned, out, **chosen)
     except OSError as error:
         raise StarcError(f"{out}: cannot be written ({error.strerror})") from error
 
@@ -190,12 +199,13 @@ def caption_folder(
     from starc.inference import batch, cluster
     from starc.inference.jobs import Manifest, ManifestRow, find_videos, make_jobs
     from starc.inference.pipeline import Captioner
-    from starc.output.formats import check_format
+    from starc.output.formats import check_format, is_file_name
 
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine}: unknown; known: {', '.join(ENGINES)}")
-    if out is None:
-        raise ConfigError("-o: many videos need a folder for their files; name one")
+    if out is None or (not out.is_dir() and is_file_name(out)):
+        found = "none given" if out is None else f"found {out}"
+        raise ConfigError(f"-o: many videos need a folder for their files ({found}); name one")
     chosen = dict.fromkeys(["json", *(formats or FOLDER_FORMATS)])
     for format in chosen:
         check_format(format, output.mode)
@@ -203,11 +213,15 @@ def caption_folder(
     captioner = Captioner(model, options)
     with bar("Captioning") as progress, Manifest(out) as manifest:
         task = progress.add_task("", total=len(jobs))
+        before = dict(manifest.rows)
 
         def on_row(row: ManifestRow) -> None:
             progress.advance(task)
-            if row.status != "done":
-                named = row.error if row.video in row.error else f"{row.video}: {row.error}"
+            if before.get(row.name) is row:
+                return  # said by the run that wrote it
+            for line in row.notes if row.status == "done" else (row.error,):
+                named = line if Path(row.video).name in line else f"{row.video}: {line}"
+                named = named.encode("utf-8", "replace").decode()
                 progress.console.print(named, highlight=False, markup=False, soft_wrap=True)
 
         common: dict[str, Any] = {"output": output, "resume": resume, "on_row": on_row}
@@ -219,18 +233,6 @@ def caption_folder(
             with batch.shared_cores():
                 counts = batch.run(jobs, captioner, manifest, **common)
         if "predictions" in chosen:
-            batch.write_predictions(jobs, manifest, out / PREDICTIONS)
+            overwrite = output.overwrite
+            batch.write_predictions(jobs, manifest, out / PREDICTIONS, overwrite=overwrite)
     return counts
-
-
-def doubts(captioned: Captioned) -> tuple[str, ...]:
-    """What a reader should know before believing the captions."""
-    known = [event.confidence for event in captioned.events if event.confidence is not None]
-    if not captioned.events:
-        return ("no event was found",)
-    if known and statistics.median(known) < UNSURE:
-        return (
-            f"low confidence ({statistics.median(known):.0%}): take the captions for guesses; does "
-            "the model know such videos?",
-        )
-    return ()

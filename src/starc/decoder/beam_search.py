@@ -25,6 +25,8 @@ from starc.decoder.time_tokens import Vocabulary
 
 NEVER = -1.0e9
 """Score of what must lose against everything; the value of transformers, which ties depend on."""
+HOPELESS = NEVER / 2
+"""A running score below this has been forbidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +207,8 @@ def _beams(hypotheses: _Hypotheses) -> list[Decoded]:
 
     Of the 2K best continuations the K best unfinished ones go on; those among the best K that
     end compete, by score / length ** penalty, for K finished places. A video is done when its
-    places are full and its best running score, at the present length, beats none of them.
+    places are full and its best running score, at the present length, beats none of them; or when
+    it has a finished sequence and the grammar leaves none of the others a way to go on.
     """
     finished = _Finished(hypotheses)
     while hypotheses.videos:
@@ -247,6 +250,7 @@ def _extend(hypotheses: _Hypotheses, finished: _Finished, candidates: _Candidate
     running: float = (length + published) ** search.length_penalty
     best_B = (score_BC if published else hypotheses.score_BK)[:, 0] / running
     going_B = ~finished.real_BK.all(1) | (best_B > finished.score_BK.amin(1))
+    going_B &= (hypotheses.score_BK.amax(1) > HOPELESS) | (finished.score_BK.amax(1) < HOPELESS)
     if last and published:
         score_BK = hypotheses.score_BK / running
         real_BK = going_B[:, None].expand_as(score_BK)

@@ -14,8 +14,8 @@ import glob
 import json
 import logging
 import math
-import os
 import queue
+import statistics
 import threading
 import time
 from collections import Counter
@@ -23,12 +23,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 
 from starc.errors import ConfigError, StarcError
-from starc.files.annotations import write_predictions as write_prediction_file
+from starc.files.annotations import prediction_file
 from starc.files.cache import fingerprint
 from starc.inference.jobs import Job, Manifest, ManifestRow
 from starc.inference.pipeline import Captioner, ReadVideo
@@ -39,8 +39,10 @@ from starc.types import Captioned
 log = logging.getLogger("starc")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+UNSURE = 0.25
+"""Median confidence of a video's events below which they are called guesses."""
 WORKERS = 2
-"""Threads that read videos while the model is busy with others."""
+"""Threads that read videos."""
 PATIENCE = 3.0
 """Seconds that Ctrl-C leaves the worker threads to notice it."""
 
@@ -51,6 +53,8 @@ class Output:
 
     mode: Mode | None = None
     granularity: float = 1.0
+    overwrite: bool = False
+    """Replace files that we did not write."""
 
     def __post_init__(self) -> None:
         if self.mode not in (None, *get_args(Mode)):
@@ -58,20 +62,48 @@ class Output:
         if not (math.isfinite(self.granularity) and self.granularity > 0):
             raise ConfigError(f"--granularity: must be above 0 (found {self.granularity:g})")
 
-    def write(self, captioned: Captioned, job: Job) -> tuple[str, ...]:
-        """Write all files of a job; returns the writers' notes."""
-        notes: list[str] = []
+    def write(self, captioned: Captioned, job: Job) -> Written:
+        """Write all files of a job; a format that refuses is left out, but never our JSON."""
+        notes, left_out = list(doubts(captioned)), list[str]()
         for format, path in job.outputs.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            notes += formats.write(
-                captioned,
-                path,
-                format=format,
-                mode=None if formats.FORMATS[format].only_chapters else self.mode,
-                granularity=self.granularity,
-                source=job.video,
-            )
-        return tuple(notes)
+            try:
+                notes += formats.write(
+                    captioned,
+                    path,
+                    format=format,
+                    mode=None if formats.FORMATS[format].only_chapters else self.mode,
+                    granularity=self.granularity,
+                    source=job.video,
+                    overwrite=self.overwrite,
+                )
+            except StarcError as error:
+                left_out.append(format)
+                if format == "json" or len(left_out) == len(job.outputs):
+                    raise
+                notes.append(f"no {format}: {reason(error)}")
+        return Written(tuple(left_out), tuple(dict.fromkeys(notes)))
+
+
+class Written(NamedTuple):
+    """What became of the files of one video."""
+
+    left_out: tuple[str, ...]
+    """Formats."""
+    notes: tuple[str, ...]
+
+
+def doubts(captioned: Captioned) -> tuple[str, ...]:
+    """What a reader should know before believing the captions."""
+    known = [event.confidence for event in captioned.events if event.confidence is not None]
+    if not captioned.events:
+        return ("no event was found",)
+    if known and statistics.median(known) < UNSURE:
+        return (
+            f"low confidence ({statistics.median(known):.0%}): take the captions for guesses; does "
+            "the model know such videos?",
+        )
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +137,7 @@ def pending(
     settings: str,
     *,
     resume: bool,
+    overwrite: bool = False,
     on_row: OnRow | None = None,
 ) -> tuple[list[Job], int]:
     """Jobs that are still to do, and how many are not; clears what a killed run left behind.
@@ -113,7 +146,7 @@ def pending(
     """
     todo = []
     for job in jobs:
-        if not (resume and manifest.is_done(job, settings)):
+        if not (resume and manifest.is_done(job, settings, whole=overwrite)):
             todo.append(job)
         elif on_row is not None:
             on_row(manifest.rows[job.name])
@@ -144,7 +177,9 @@ def run(
         raise ValueError(f"need one worker at least, got {workers = }")
     output = output or Output()
     settings = settings_of(captioner, output)
-    todo, skipped = pending(jobs, manifest, settings, resume=resume, on_row=on_row)
+    todo, skipped = pending(
+        jobs, manifest, settings, resume=resume, overwrite=output.overwrite, on_row=on_row
+    )
     counts = Counts(skipped=skipped)
     # Closed at once on Ctrl-C: an exception's traceback would keep the threads going.
     with closing(_read_ahead(todo, captioner, workers)) as ready:
@@ -261,12 +296,12 @@ def _finish(
         began, job = time.monotonic() - item.spent - shared, item.job
         try:
             captioned = together.get(job.name) or captioner.caption_read([item.inputs])[0]
-            notes = output.write(captioned, job)
+            written = output.write(captioned, job)
         except Exception as error:
             yield failed_row(job, error, time.monotonic() - began, settings)
             continue
         identity = item.read["features"][1]
-        yield done_row(job, manifest, identity, notes, time.monotonic() - began, settings)
+        yield done_row(job, manifest, identity, written, time.monotonic() - began, settings)
 
 
 def _caption_together(items: Sequence[_Item], captioner: Captioner) -> dict[str, Captioned]:
@@ -286,19 +321,21 @@ def done_row(
     job: Job,
     manifest: Manifest,
     identity: Mapping[str, Any],
-    notes: tuple[str, ...],
+    written: Written,
     seconds: float,
     settings: str,
 ) -> ManifestRow:
     """The row of a finished video."""
+    files = {f: path for f, path in job.outputs.items() if f not in written.left_out}
     return ManifestRow(
         name=job.name,
         video=str(job.video.absolute()),
         status="done",
         seconds=round(seconds, 3),
         settings=settings,
-        outputs=manifest.relative(job.outputs),
-        notes=notes,
+        outputs=manifest.relative(files),
+        left_out=written.left_out,
+        notes=written.notes,
         **identity,
     )
 
@@ -349,22 +386,25 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def write_predictions(jobs: Sequence[Job], manifest: Manifest, path: Path) -> None:
+def write_predictions(
+    jobs: Sequence[Job], manifest: Manifest, path: Path, *, overwrite: bool = False
+) -> None:
     """All finished videos of a batch in one file of the papers' format, read from their JSON."""
     videos = {}
     for job in jobs:
         row = manifest.rows.get(job.name)
         if row is not None and row.status == "done":
             text = job.outputs["json"].read_text("utf-8")
-            videos[job.name] = Captioned.from_json(json.loads(text)).events
-    write_prediction_file(videos, path)
+            events = Captioned.from_json(json.loads(text)).events
+            videos[job.name] = [(one.start, one.end, one.caption) for one in events]
+    formats.write_text(path, prediction_file(videos), overwrite=overwrite)
 
 
 @contextmanager
 def shared_cores(workers: int = WORKERS) -> Iterator[None]:
     """Leave a fair part of the cores to each thread that computes at the same time."""
     before = torch.get_num_threads()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // (workers + 1)))
+    torch.set_num_threads(max(1, before // (workers + 1)))
     try:
         yield
     finally:

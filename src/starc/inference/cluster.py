@@ -58,7 +58,9 @@ def run(
     """
     ray = _ray()
     output = output or Output()
-    todo, skipped = pending(jobs, manifest, settings, resume=resume, on_row=on_row)
+    todo, skipped = pending(
+        jobs, manifest, settings, resume=resume, overwrite=output.overwrite, on_row=on_row
+    )
     counts = Counts(skipped=skipped)
     for first in range(0, len(todo), WAVE):
         missing = dict(enumerate(todo[first : first + WAVE]))
@@ -86,11 +88,11 @@ def _write(
     try:
         if result["error"]:
             raise StarcError(result["error"])
-        notes = output.write(Captioned.from_json(json.loads(result["captioned"])), job)
+        written = output.write(Captioned.from_json(json.loads(result["captioned"])), job)
     except Exception as error:
         return failed_row(job, error, seconds + time.monotonic() - began, settings)
     seconds += time.monotonic() - began
-    return done_row(job, manifest, json.loads(result["identity"]), notes, seconds, settings)
+    return done_row(job, manifest, json.loads(result["identity"]), written, seconds, settings)
 
 
 def _ray() -> Any:

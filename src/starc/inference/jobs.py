@@ -200,6 +200,8 @@ class ManifestRow:
     """Of the video's content."""
     outputs: tuple[str, ...] = ()
     """Files written, relative to the manifest."""
+    left_out: tuple[str, ...] = ()
+    """Formats that refused this video; `notes` say why."""
     notes: tuple[str, ...] = ()
     error: str = ""
 
@@ -252,18 +254,18 @@ class Manifest:
         for line in text.splitlines():
             with suppress(ValueError, TypeError):
                 data = json.loads(line)
-                row = ManifestRow(
-                    **{**data, "outputs": tuple(data["outputs"]), "notes": tuple(data["notes"])}
-                )
+                lists = {key: tuple(data.get(key, ())) for key in ("outputs", "left_out", "notes")}
+                row = ManifestRow(**{**data, **lists})
                 rows[row.name] = row
         return rows
 
     def append(self, row: ManifestRow) -> None:
         """Add a row; when this returns, it is on the disk."""
         end = self.file.seek(0, os.SEEK_END)
-        line = json.dumps(asdict(row), ensure_ascii=False) + "\n"
+        # ASCII: a name may hold bytes that are no UTF-8, and must come back as it was.
+        line = json.dumps(asdict(row)) + "\n"
         try:
-            self.file.write(line.encode("utf-8", "surrogateescape"))
+            self.file.write(line.encode())
             self.file.flush()
             os.fsync(self.file.fileno())
         except OSError:
@@ -273,12 +275,16 @@ class Manifest:
             raise
         self.rows[row.name] = row
 
-    def is_done(self, job: Job, settings: str) -> bool:
-        """Whether a finished row still holds: same settings, same video, all files there."""
+    def is_done(self, job: Job, settings: str, *, whole: bool = False) -> bool:
+        """Whether a finished row still holds: same settings, same video, all files there.
+
+        A format that refused counts as there, unless the row must be `whole`.
+        """
         row = self.rows.get(job.name)
         if row is None or row.status != "done" or row.settings != settings:
             return False
-        expected = self.relative(job.outputs)
+        refused = () if whole else row.left_out
+        expected = self.relative({f: path for f, path in job.outputs.items() if f not in refused})
         if not set(expected) <= set(row.outputs):
             return False
         if not all((self.folder / name).is_file() for name in expected):

@@ -32,11 +32,17 @@ from starc.inference.predict import Prediction, VideoInputs, frame_plan, predict
 from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder, load_image_encoder
 from starc.media.features import FrameFeatures, Stopped, extract
-from starc.media.speech import Engine, Transcript, read_transcript, transcribe
+from starc.media.speech import (
+    Engine,
+    Transcript,
+    printable_name,
+    read_transcript,
+    transcribe,
+)
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.retrieval.datastore import open_datastore
-from starc.types import Captioned
+from starc.types import Captioned, Event
 
 log = logging.getLogger("starc")
 
@@ -151,7 +157,7 @@ class Captioner:
         chosen = self.options
         given = chosen.transcript
         heard = (chosen.engine, chosen.language or "", chosen.whisper_model or "")
-        content = "" if given is None else given.name + cache.fingerprint(given)
+        content = "" if given is None else printable_name(given) + cache.fingerprint(given)
         return cache.key(self._key, *heard, content)
 
     @property
@@ -243,7 +249,8 @@ class Captioner:
             made = before or next(fresh)
             if entry is not None and before is None:
                 cache.write(entry, made.to_json())
-            captioned.append(replace(made, video=one.video.name))
+            events = _of_one_picture(made) if one.features.frames == 1 else made.events
+            captioned.append(replace(made, video=printable_name(one.video), events=events))
         return captioned
 
     def _entry(self, one: ReadVideo) -> Path | None:
@@ -275,7 +282,7 @@ class Captioner:
                     one.video, one.features.duration, len(prediction.windows),
                 )  # fmt: skip
             yield Captioned(
-                video=one.video.name,
+                video=printable_name(one.video),
                 duration=one.features.duration,
                 events=prediction.events,
                 sentences=one.speech.sentences,
@@ -309,6 +316,12 @@ def load(
     captioner = Captioner(model, replace(options or Options(), device=device))
     captioner.loaded, captioner.encoder  # noqa: B018  a wrong name is said now, not at the first video
     return captioner
+
+
+def _of_one_picture(captioned: Captioned) -> tuple[Event, ...]:
+    """The surest event, all along: parts of a single picture cannot be told apart in time."""
+    best = max(captioned.events, key=lambda event: event.confidence or 0.0, default=None)
+    return () if best is None else (replace(best, start=0.0, end=captioned.duration),)
 
 
 def _read_features(entry: Path) -> FrameFeatures | None:

@@ -57,6 +57,11 @@ class Recogniser(NamedTuple):
     listen: Callable[[Sound], Iterator[Sentence]]
 
 
+def printable_name(path: Path) -> str:
+    """The name of a file as text; bytes that are no UTF-8 become �."""
+    return path.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def parse_engine(text: str) -> tuple[Engine, str | None]:
     """Engine and model of a text such as "auto", "whisper" or "whisper:small"."""
     engine, colon, model = text.partition(":")
@@ -127,7 +132,7 @@ def transcribe(
 def read_transcript(transcript: Path, *, video: str | None = None) -> Transcript:
     """Speech from a file that the user names: subtitles, Whisper's JSON, a published file."""
     sentences = subtitles.read_sentences(transcript, video=video)
-    return Transcript(tuple(sentences), f"handed in {Path(transcript).name}")
+    return Transcript(tuple(sentences), f"handed in {printable_name(Path(transcript))}")
 
 
 def _sidecar(path: Path, language: str | None, *, strict: bool) -> Transcript | None:
@@ -142,9 +147,8 @@ def _sidecar(path: Path, language: str | None, *, strict: bool) -> Transcript | 
             raise
         log.warning("%s", error)
         return None
-    if not sentences and not strict:
-        return None
-    return Transcript(tuple(sentences), f"subtitles {sidecar.name}")
+    found = bool(sentences) or strict
+    return Transcript(tuple(sentences), f"subtitles {printable_name(sidecar)}") if found else None
 
 
 def _cached(

@@ -40,6 +40,10 @@ SHORTEST = 0.1
 """Seconds given to a cue that ends where, or before, it starts."""
 TOUCHING = 0.05
 """Seconds between two cues that follow each other without a pause."""
+VTT_MARK = "NOTE Captions by starc: what is seen, not what is said"
+SRT_MARK = " \t \t \t"
+"""By which our own captions are known and not taken for speech. SRT has no comments: there it is a
+last line of white space, which players pass over."""
 
 _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,](\d{1,3}))?"
 _TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
@@ -88,7 +92,8 @@ def read_transcripts(path: Path) -> dict[str, list[Sentence]]:
 def find_sidecar(video: Path, *, language: str | None = None) -> Path | None:
     """The subtitle file beside a video: name.srt, else name.en.srt and the like.
 
-    With several languages, `language` first, then English, then the alphabet.
+    With several languages, `language` first, then English, then the alphabet. Captions that we
+    wrote are no speech.
     """
     video = Path(video)
     best: tuple[tuple[int, int, str], Path] | None = None
@@ -103,9 +108,18 @@ def find_sidecar(video: Path, *, language: str | None = None) -> Path | None:
         spoken = re.split(r"[-_.]", middle)[0]
         wanted = {language: 0, "": 1, "en": 2, "eng": 2}.get(spoken, 3)
         rank = (wanted, SUFFIXES.index(path.suffix.lower()), middle)
-        if path.is_file() and (best is None or (rank, path) < best):
+        if path.is_file() and (best is None or (rank, path) < best) and not is_captions(path):
             best = (rank, path)
     return best[1] if best else None
+
+
+def is_captions(path: Path) -> bool:
+    """Whether a subtitle file holds captions that we wrote."""
+    try:
+        text = _text(path)
+    except SpeechError:
+        return False
+    return VTT_MARK in text[:200] or text.rstrip("\r\n").endswith(f"\n{SRT_MARK}")
 
 
 def text_streams(container: InputContainer) -> list[SubtitleStream]:

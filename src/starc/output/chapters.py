@@ -1,9 +1,9 @@
-"""From events to chapters, and to fewer or more of either.
+"""From events to chapters, and to fewer of either.
 
 Events may overlap and leave gaps; chapters follow one another from the first second to the last.
-`chapters` chooses events that can be chapters, `regroup` joins neighbours or splits long ones
-until there are about `granularity` times as many, and `for_youtube` repairs what YouTube would
-refuse. A chapter is an `Event` whose end is the next one's start. Nothing here knows a model.
+`chapters` chooses events that can be chapters, `regroup` joins neighbours until there are about
+`granularity` times as many, and `for_youtube` repairs what YouTube would refuse. A chapter is
+an `Event` whose end is the next one's start. Nothing here knows a model, nor says more than it did.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from starc.types import Captioned, Event
 INTRODUCTION = "Introduction"
 """Title of the time before the first event, where that is `LEAD` seconds or more."""
 LEAD = 10.0
-SHORTEST = 2.0
-"""Seconds; nothing is split into parts shorter than this."""
 UNKNOWN_CONFIDENCE = 0.5
 YOUTUBE_SHORTEST = 10
 """Whole seconds of a YouTube chapter."""
@@ -99,24 +97,19 @@ def _best_chain(events: Sequence[Event]) -> list[Event]:
 
 
 def regroup(captioned: Captioned, granularity: float) -> tuple[Event, ...]:
-    """About `granularity` times as many events: below 1 fewer and longer, above 1 more, shorter.
+    """About `granularity` times as many events, each longer; all of them from 1 on.
 
     Joining takes, again and again, the neighbours with the least between them: the sum of their
     gap and of their joint length (as parts of the whole), of the dip in saliency between them and
-    of the lower confidence. The pair keeps the caption of the weightier event. Splitting takes the
-    longest event and cuts it where saliency is lowest in its middle half, else at the change of
-    segment nearest to its middle, else there; parts are numbered "(1/2)" since the model has said
-    only one thing about them. Granularity 1 changes nothing.
+    of the lower confidence. The pair keeps the caption of the weightier event.
     """
     if not (math.isfinite(granularity) and granularity > 0):
         raise ValueError(f"granularity must be positive, got {granularity = }")
     target = max(1, round(len(captioned.events) * granularity))
-    if granularity == 1 or not captioned.events or target == len(captioned.events):
+    if target >= len(captioned.events):
         return captioned.events
     events = sorted(captioned.events, key=lambda event: (event.start, event.end))
-    if target < len(events):
-        return _joined(events, captioned, target)
-    return _split(events, captioned, target)
+    return _joined(events, captioned, target)
 
 
 def _joined(events: list[Event], captioned: Captioned, target: int) -> tuple[Event, ...]:
@@ -171,46 +164,11 @@ def _join(a: Event, b: Event) -> Event:
     )
 
 
-def _split(events: list[Event], captioned: Captioned, target: int) -> tuple[Event, ...]:
-    pieces = [[(event.start, event.end)] for event in events]
-    while sum(map(len, pieces)) < target:
-        spans = max(pieces, key=lambda spans: max(map(_length, spans)))
-        start, end = longest = max(spans, key=_length)
-        if end - start < 2 * SHORTEST:
-            break
-        middle, k = _cut(start, end, captioned), spans.index(longest)
-        spans[k : k + 1] = [(start, middle), (middle, end)]
-    parts = []
-    for event, spans in zip(events, pieces, strict=True):
-        for k, (start, end) in enumerate(spans, 1):
-            caption = f"{event.caption} ({k}/{len(spans)})" if len(spans) > 1 else event.caption
-            parts.append(replace(event, start=start, end=end, caption=caption))
-    return tuple(sorted(parts, key=lambda part: (part.start, part.end)))
-
-
-def _length(span: tuple[float, float]) -> float:
-    return span[1] - span[0]
-
-
-def _cut(start: float, end: float, captioned: Captioned) -> float:
-    """Where to divide a span: in its middle half, at least `SHORTEST` from both ends."""
-    middle = (start + end) / 2
-    margin = max(SHORTEST, (end - start) / 4)
-    low, high = start + margin, end - margin
-    frames = _frames(captioned, low, high)
-    if frames:
-        return min(frames, key=lambda frame: (frame[0], abs(frame[1] - middle)))[1]
-    times = captioned.frame_times
-    changes = [times[s.first] for s in captioned.segments if s.first < len(times)]
-    inside = [time for time in changes if low <= time <= high]
-    return min(inside, key=lambda time: abs(time - middle), default=middle)
-
-
 def for_youtube(captioned: Captioned, granularity: float = 1.0) -> Repaired:
-    """Chapters that YouTube accepts: from 00:00, three or more, each of ten seconds or more.
+    """Chapters as YouTube wants them: from 00:00, in whole seconds, each of ten or more.
 
-    Starts are whole seconds. Shorter chapters join the shorter neighbour; where fewer than three
-    remain the longest are divided. A video under 30 seconds cannot have chapters there.
+    Shorter chapters join the shorter neighbour. YouTube wants three; where there are fewer, a note
+    says so. A video under 30 seconds cannot have chapters there.
     """
     duration = captioned.duration
     whole = chapters(captioned, granularity)
@@ -226,12 +184,11 @@ def for_youtube(captioned: Captioned, granularity: float = 1.0) -> Repaired:
     joined = _long_enough(marks, duration)
     if len(joined) < len(marks):
         notes.append(f"joined {len(marks) - len(joined)} chapters shorter than 10 s to neighbours")
-    divided = _enough(joined, duration)
-    if len(divided) > len(joined):
-        notes.append(f"divided chapters: YouTube wants three, there were {len(joined)}")
-    ends = [*(start for start, _ in divided[1:]), duration]
+    if len(joined) < YOUTUBE_FEWEST:
+        notes.append(f"YouTube shows chapters only where there are three (found {len(joined)})")
+    ends = [*(start for start, _ in joined[1:]), duration]
     return Repaired(
-        tuple(Event(start, end, t) for (start, t), end in zip(divided, ends, strict=True)),
+        tuple(Event(start, end, t) for (start, t), end in zip(joined, ends, strict=True)),
         tuple(notes),
     )
 
@@ -256,22 +213,3 @@ def _long_enough(marks: list[Mark], duration: float) -> list[Mark]:
         first = min(n, other)
         marks[first : first + 2] = [(marks[first][0], marks[other][1])]
     return marks
-
-
-def _enough(marks: list[Mark], duration: float) -> list[Mark]:
-    marks = marks.copy()
-    while len(marks) < YOUTUBE_FEWEST:
-        lengths = _lengths(marks, duration)
-        n = max(range(len(marks)), key=lengths.__getitem__)
-        start, title = marks[n]
-        if lengths[n] < 2 * YOUTUBE_SHORTEST:
-            # Two chapters of 10 to 20 s: only equal thirds leave each of them ten seconds.
-            third = int(duration / YOUTUBE_FEWEST)
-            times = [third * k for k in range(YOUTUBE_FEWEST)]
-            return [(time, _title_at(marks, time + third // 2)) for time in times]
-        marks.insert(n + 1, (start + int(lengths[n] / 2), f"{title} (continued)"))
-    return marks
-
-
-def _title_at(marks: Sequence[Mark], time: float) -> str:
-    return next(title for start, title in reversed(marks) if start <= time)

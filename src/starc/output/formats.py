@@ -1,8 +1,10 @@
 """From a captioned video to files that other programs read.
 
 `write` picks the format by the file's ending or by name, chooses events or chapters, and replaces
-the file in one step. Captions are text everywhere: each format escapes what it would otherwise
-take for markup. `FORMATS` lists what there is; `render` gives the text formats as a string.
+the file in one step. It replaces only what it has written itself and nobody has changed since:
+what was written is remembered in the cache, by content. Captions are text everywhere: each format
+escapes what it would otherwise take for markup. `FORMATS` lists what there is; `render` gives the
+text formats as a string.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,11 +21,15 @@ from pathlib import Path
 from typing import Literal
 
 from starc.errors import ConfigError
+from starc.files import cache
 from starc.files.annotations import prediction_file
-from starc.files.atomic import replacing
+from starc.files.atomic import replacing_path
+from starc.media.subtitles import SRT_MARK, VTT_MARK
 from starc.output import chapters, html, mp4
 from starc.output.timecodes import clock, one_line, span_ms, stamp
 from starc.types import Captioned
+
+log = logging.getLogger("starc")
 
 Mode = Literal["events", "chapters"]
 
@@ -48,10 +55,18 @@ def render(
         raise ConfigError(f"{format}: is a video file, not text; name a file to write")
     if format == "youtube":
         repaired = chapters.for_youtube(captioned, granularity)
-        return chosen.render(replace(captioned, events=repaired.chapters)), repaired.notes
+        notes = (*repaired.notes, *_too_fine(captioned, granularity))
+        return chosen.render(replace(captioned, events=repaired.chapters)), notes
     chapters_wanted = chosen.only_chapters or mode == "chapters"
     regroup = chapters.chapters if chapters_wanted else chapters.regroup
-    return chosen.render(replace(captioned, events=regroup(captioned, granularity))), ()
+    notes = _too_fine(captioned, granularity)
+    return chosen.render(replace(captioned, events=regroup(captioned, granularity))), notes
+
+
+def _too_fine(captioned: Captioned, granularity: float) -> tuple[str, ...]:
+    if granularity <= 1:
+        return ()
+    return (f"granularity {granularity:g}: the model found {len(captioned.events)} and no more",)
 
 
 def write(
@@ -62,21 +77,54 @@ def write(
     mode: Mode | None = None,
     granularity: float = 1.0,
     source: Path | None = None,
+    overwrite: bool = False,
 ) -> tuple[str, ...]:
     """Write one file; returns notes on what had to be repaired or left out.
 
-    `source` is the video itself, needed only where chapters go into a copy of it.
+    `source` is the video itself, needed only where chapters go into a copy of it. A file that we
+    did not write is replaced only with `overwrite`.
     """
     path = Path(path)
-    format = check_format(format or infer(path), mode)
+    format = check_format(format or infer(path), mode, path)
     if format == "video":
         if source is None:
             raise ValueError("chapters in a video need `source`, the video itself")
-        return mp4.embed_chapters(source, path, chapters.chapters(captioned, granularity))
+        check_target(path, overwrite=overwrite)
+        notes = mp4.embed_chapters(source, path, chapters.chapters(captioned, granularity))
+        _remember(path)
+        return (*notes, *_too_fine(captioned, granularity))
     text, notes = render(captioned, format=format, mode=mode, granularity=granularity)
-    with replacing(path) as file:
-        file.write(text)
+    write_text(path, text, overwrite=overwrite)
     return notes
+
+
+def write_text(path: Path, text: str, *, overwrite: bool) -> None:
+    """A file of ours, whole or not at all; nothing of the user's is replaced unasked."""
+    check_target(path, overwrite=overwrite)
+    with replacing_path(path) as part:
+        part.write_bytes(text.encode("utf-8", "replace"))
+        _remember(part)  # before it has its name: a kill must not leave a file that is not ours
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """An error if `path` holds what we did not write, or what was changed since."""
+    if overwrite or not path.exists() or not path.stat().st_size or _record(path).exists():
+        return
+    raise ConfigError(f"{path}: is there and not as starc wrote it; --overwrite replaces it")
+
+
+def _record(path: Path) -> Path:
+    """The empty file that says: this content was written by us."""
+    return cache.cache_folder("written") / cache.fingerprint(path)
+
+
+def _remember(path: Path) -> None:
+    try:
+        record = _record(path)
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.touch()
+    except OSError as error:
+        log.warning("%s: not known as ours next time (%s)", path.name, error.strerror)
 
 
 def infer(path: str | Path) -> str:
@@ -94,12 +142,23 @@ def infer(path: str | Path) -> str:
     return max(fitting, key=lambda key: len(FORMATS[key].ending))
 
 
-def check_format(format: str, mode: Mode | None) -> str:
-    """The format's name, if there is such a format and it can hold that mode."""
+def is_file_name(path: Path) -> bool:
+    """Whether a name ends as a file of ours does."""
+    try:
+        return bool(infer(path))
+    except ConfigError:
+        return False
+
+
+def check_format(format: str, mode: Mode | None, path: Path | None = None) -> str:
+    """The format's name, if there is such a format and it, and the file, can hold that mode."""
     if format not in FORMATS:
         raise ConfigError(f"--format {format}: unknown; known: {', '.join(FORMATS)}")
     if mode == "events" and FORMATS[format].only_chapters:
         raise ConfigError(f"--mode events: {format} holds only chapters; leave out --mode")
+    if format == "video" and path is not None and path.suffix.lower() not in mp4.CONTAINERS:
+        known = ", ".join(mp4.CONTAINERS)
+        raise ConfigError(f"{path}: such a video holds no chapters; name one of {known}")
     return format
 
 
@@ -126,7 +185,7 @@ def _vtt(captioned: Captioned) -> str:
         f"\n{n}\n{stamp(start)} --> {stamp(end)}\n{escape(text, quote=False)}\n"
         for n, (start, end, text) in enumerate(_lines(captioned), 1)
     ]
-    return "WEBVTT\n" + "".join(cues)
+    return f"WEBVTT\n\n{VTT_MARK}\n" + "".join(cues)
 
 
 _NO_MARKUP = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")"})
@@ -134,11 +193,12 @@ _NO_MARKUP = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")"})
 
 def _srt(captioned: Captioned) -> str:
     """SRT has no escapes: angle brackets would start a tag and braces a style, so both go."""
-    return "\n".join(
+    cues = [
         f"{n}\n{stamp(start, point=',')} --> {stamp(end, point=',')}\n"
         f"{text.translate(_NO_MARKUP) or '…'}\n"
         for n, (start, end, text) in enumerate(_lines(captioned), 1)
-    )
+    ]
+    return "\n".join(cues) + f"\n{SRT_MARK}\n"
 
 
 def _youtube(captioned: Captioned) -> str:

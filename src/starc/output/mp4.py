@@ -1,7 +1,8 @@
 """Chapters inside a copy of the video: streams are copied packet by packet, nothing is encoded.
 
-The copy appears under its name only when it is whole. Containers that hold chapters are mp4, m4v,
-mov, mkv and webm; a stream that the new container cannot hold is left out and named in a note.
+All but the chapters stays: languages, titles and flags of the streams, covers, attached files. The
+copy appears under its name only when it is whole. Containers that hold chapters are mp4, m4v, mov,
+mkv and webm; a stream that the new container cannot hold is left out and named in a note.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import av
 from av.container import InputContainer, OutputContainer
-from av.stream import Stream
+from av.stream import Disposition, Stream
 
 from starc.errors import VideoError
 from starc.files.atomic import replacing
@@ -39,14 +40,13 @@ def embed_chapters(
     source: Path, target: Path, chapters: Sequence[Event], *, limits: MediaLimits | None = None
 ) -> tuple[str, ...]:
     """Write a copy of `source` that carries `chapters`; returns notes on what was left out."""
-    container = CONTAINERS.get(target.suffix.lower())
-    if container is None:
-        raise ValueError(f"no chapters in {target.suffix!r} files, known: {', '.join(CONTAINERS)}")
+    container = CONTAINERS[target.suffix.lower()]
     if target.exists() and target.samefile(source):
         raise VideoError(f"{target}: is the video itself; name another file for the copy")
     with open_container(source, limits) as original, replacing(target, binary=True) as file:
         try:
-            with av.open(file, "w", format=container) as copy:
+            # Bit-exact: the same video and chapters give the same file, without a random number.
+            with av.open(file, "w", format=container, options={"fflags": "+bitexact"}) as copy:
                 return _copy(original, copy, chapters)
         except (av.FFmpegError, ValueError) as error:
             if (disk := _disk_error(error)) is not None:
@@ -73,9 +73,7 @@ def _copy(
     streams: dict[int, Stream] = {}
     for stream in original.streams:
         try:
-            if stream.type not in ("video", "audio", "subtitle"):
-                raise ValueError("holds neither pictures, sound nor text")
-            streams[stream.index] = copy.add_stream_from_template(stream)
+            streams[stream.index] = _add_stream(copy, stream)
         except ValueError as error:
             if stream.type == "video":
                 raise
@@ -83,11 +81,25 @@ def _copy(
     copy.metadata.update(original.metadata)
     copy.set_chapters([_chapter(n, chapter) for n, chapter in enumerate(chapters)])
     for packet in original.demux([s for s in original.streams if s.index in streams]):
-        if packet.dts is None:
+        cover = packet.stream.disposition & Disposition.attached_pic
+        if not packet.size or (packet.dts is None and not cover):
             continue
         packet.stream = streams[packet.stream.index]
         copy.mux(packet)
     return tuple(notes)
+
+
+def _add_stream(copy: OutputContainer, stream: Stream) -> Stream:
+    if stream.type == "attachment" and copy.format.name != "matroska":
+        raise ValueError(f"{copy.format.name!r} format does not support attached files")
+    if stream.type == "data":  # of an mp4: mostly its old chapters
+        raise ValueError("holds neither pictures, sound nor text")
+    added = copy.add_stream_from_template(stream)
+    added.disposition = stream.disposition
+    added.metadata.update(stream.metadata)
+    if "name" in stream.metadata:  # an mp4 says so when it is read, and wants "title" when written
+        added.metadata.setdefault("title", stream.metadata["name"])
+    return added
 
 
 def _chapter(n: int, chapter: Event) -> Chapter:
