@@ -13,10 +13,9 @@ from rich.console import Console
 
 from starc import cli
 from starc.cli import datastore as commands
+from starc.retrieval.approximate import FaissStore, QdrantStore
 from starc.retrieval.datastore import CaptionStore, open_datastore
-from starc.retrieval.faiss_store import FaissStore
 from starc.retrieval.hierarchy import HierarchicalStore
-from starc.retrieval.qdrant_store import QdrantStore
 from support.datastores import Letters, random_store
 
 CAPTIONS = ["cut the onion", "fry the onion", "boil two eggs", "serve", "Serve!", "serve"]

@@ -9,9 +9,9 @@ from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
 from starc.retrieval import search
-from starc.retrieval.captions import CaptionList, read_captions, same_text
+from starc.retrieval.approximate import FaissStore
+from starc.retrieval.captions import CaptionList, duplicates, read_captions, same_text
 from starc.retrieval.datastore import CaptionStore, joined, open_datastore, overlap
-from starc.retrieval.faiss_store import FaissStore
 from starc.retrieval.hierarchy import HierarchicalStore
 from support.datastores import Letters, random_store
 
@@ -205,7 +205,7 @@ def test_add_and_remove():
 def test_duplicates_and_overlap():
     captions = ["Cut it.", "cut  it", "fry", "fry", "Fry!", "…", "!"]
     store = CaptionStore(captions, torch.ones(7, 2))
-    found = store.duplicates()
+    found = duplicates(store.captions)
     assert found.exact == [[2, 3]]
     assert found.near == [[0, 1], [2, 3, 4]]
     assert overlap(store, ["CUT IT", "boil", "CUT IT", "FRY"]) == ["CUT IT", "FRY"]

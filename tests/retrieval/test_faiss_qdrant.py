@@ -8,11 +8,9 @@ import torch
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError, MissingExtra
+from starc.retrieval.approximate import FaissStore, QdrantStore, measure_recall
 from starc.retrieval.captions import CaptionList
 from starc.retrieval.datastore import CaptionStore, open_datastore
-from starc.retrieval.faiss_store import FaissStore
-from starc.retrieval.qdrant_store import QdrantStore
-from starc.retrieval.search import measure_recall
 from support.datastores import Letters
 
 
@@ -97,7 +95,7 @@ class TestFaiss:
 
 class TestQdrant:
     def test_the_same_as_a_local_datastore(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("starc.retrieval.qdrant_store._BATCH", 150)
+        monkeypatch.setattr("starc.retrieval.approximate._BATCH", 150)
         store = clustered(400)
         shared = QdrantStore.upload(store, ":memory:")
         assert (len(shared), shared.encoder, shared.width) == (400, "t", 32)
@@ -118,7 +116,7 @@ class TestQdrant:
         shared.close()
 
     def test_more_than_is_kept_and_more_than_there_are(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("starc.retrieval.qdrant_store._KEPT", 5)
+        monkeypatch.setattr("starc.retrieval.approximate._KEPT", 5)
         store = clustered(60)
         shared = QdrantStore.upload(store, ":memory:")
         nearest = shared.search(queries(store), k=99)
@@ -144,7 +142,7 @@ class TestQdrant:
         again.close()
 
     def test_captions_are_added_and_removed_without_gaps(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr("starc.retrieval.qdrant_store._BATCH", 4)
+        monkeypatch.setattr("starc.retrieval.approximate._BATCH", 4)
         texts = [f"{'abcdefgh'[n]} caption" for n in range(8)]
         store = CaptionStore.build(
             CaptionList.of(texts, ["x", None, "y", "x", "z", "y", "x", "z"]), Letters(), centre=True
@@ -191,7 +189,7 @@ class TestQdrant:
     def test_names_of_collections(self, monkeypatch: pytest.MonkeyPatch):
         opened: list[tuple[str, str]] = []
         monkeypatch.setattr(
-            "starc.retrieval.qdrant_store.QdrantStore", lambda *place: opened.append(place)
+            "starc.retrieval.approximate.QdrantStore", lambda *place: opened.append(place)
         )
         url = "qdrant:http://host:6333/steps"
         for name in (url, Path(url), "qdrant:a/b/steps", "qdrant:/a/steps"):

@@ -26,7 +26,6 @@ err = Console(stderr=True)
 app = typer.Typer(help="Build, search and edit datastores of captions.", no_args_is_help=True)
 
 INDICES = ("exact", "faiss", "qdrant")
-ARRAYS = (".npy", ".pt", ".pth")
 QUIET_SECONDS = 2.0
 """Embedding that takes no longer shows no progress bar."""
 
@@ -68,8 +67,9 @@ def build(
     subset: Subset = None,
 ) -> None:
     """Embed captions and keep them for retrieval. Published arrays are embedded already."""
-    arrays = captions.suffix.lower() in ARRAYS
+    arrays = captions.suffix.lower() in (".npy", ".pt", ".pth")
     qdrant = index == "qdrant"
+    place = Path(location).resolve() if location and "://" not in location else Path()
     _refuse(
         {
             f"--index: expected {', '.join(INDICES)} (found {index!r})": index not in INDICES,
@@ -77,15 +77,15 @@ def build(
             f"--levels: not with --index {index}": bool(levels) and index != "exact",
             "--location: Qdrant needs a server's URL or a folder": qdrant and not location,
             "--location: only with --index qdrant": bool(location) and not qdrant,
-            "--location: choose a place outside --out": _is_within(location, folder),
+            "--location: choose a place outside --out": place.is_relative_to(folder.resolve()),
             "--collection: only with --index qdrant": bool(collection) and not qdrant,
             "--sentences: only with published arrays (.npy, .pt)": bool(sentences) and not arrays,
             "--centre: not with published arrays": centre and arrays,
             "--subset: not with published arrays": bool(subset) and arrays,
         }
     )
+    from starc.retrieval.captions import duplicates, require_replaceable
     from starc.retrieval.datastore import CaptionStore
-    from starc.retrieval.storage import require_replaceable
 
     require_replaceable(folder)  # said now, not after embedding
     if arrays:
@@ -99,7 +99,7 @@ def build(
             )
     with closing(_indexed(store, index, levels, location, collection or "captions")) as indexed:
         indexed.save(folder)
-        repeated = len(store.duplicates().exact)
+        repeated = len(duplicates(store.captions).exact)
         _say(f"{folder}: {len(store)} captions, {repeated} of them more than once")
 
 
@@ -113,7 +113,7 @@ def search(
     """Show the captions nearest to a text."""
     _refuse({f"-k: expected 1 or more (found {count})": count < 1})
     with _opened(name) as store:
-        query_SD = _encoder_of(store, encoder).encode([text])
+        query_SD = _text_encoder(encoder or store.encoder).encode([text])
         query_SD = query_SD if store.mean_D is None else query_SD - store.mean_D
         index_SR, score_SR = store.search(query_SD, k=count)
         for index, score in zip(index_SR[0].tolist(), score_SR[0].tolist(), strict=True):
@@ -127,7 +127,7 @@ def add(name: Name, captions: Captions, encoder: OwnEncoder = None, subset: Subs
 
     new = read_captions(captions, subset=subset)
     with _opened(name) as store:
-        model = _encoder_of(store, encoder)
+        model = _text_encoder(encoder or store.encoder)
         with embedding_progress() as on_progress:
             edited = store.add(new, model, on_progress)
         _save(edited, name)
@@ -166,8 +166,8 @@ def join(
     """Join datastores of one text encoder into a new one."""
     _refuse({"join: expected two datastores or more (found 1)": len(names) < 2})
 
+    from starc.retrieval.captions import require_replaceable
     from starc.retrieval.datastore import joined
-    from starc.retrieval.storage import require_replaceable
 
     require_replaceable(folder)
     stores = []
@@ -226,17 +226,14 @@ def embedding_progress() -> Iterator[Callable[[int, int], None]]:
 def _indexed(
     store: CaptionStore, index: str, levels: int, location: str | None, collection: str
 ) -> Datastore:
-    if index == "faiss":
-        from starc.retrieval.faiss_store import FaissStore
+    from starc.retrieval.approximate import FaissStore, QdrantStore
+    from starc.retrieval.hierarchy import HierarchicalStore
 
+    if index == "faiss":
         return FaissStore(store)
     if index == "qdrant":
-        from starc.retrieval.qdrant_store import QdrantStore
-
         return QdrantStore.upload(store, location, collection)
     if levels:
-        from starc.retrieval.hierarchy import HierarchicalStore
-
         sizes = [max(1, len(store) // 10**level) for level in range(1, levels + 1)]
         return HierarchicalStore(store, levels=sizes)
     return store
@@ -255,20 +252,10 @@ def _save(store: Datastore, name: str) -> None:
         store.save(name)
 
 
-def _encoder_of(store: Datastore, name: str | None) -> TextEncoder:
-    return _text_encoder(name or ("minilm" if store.encoder == "unknown" else store.encoder))
-
-
 def _text_encoder(name: str) -> TextEncoder:
     from starc.media.encoders import load_text_encoder
 
-    return load_text_encoder(name)
-
-
-def _is_within(location: str | None, folder: Path) -> bool:
-    if location is None or "://" in location:
-        return False
-    return Path(location).resolve().is_relative_to(folder.resolve())
+    return load_text_encoder("minilm" if name == "unknown" else name)
 
 
 def _refuse(problems: Mapping[str, bool]) -> None:

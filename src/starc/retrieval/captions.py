@@ -1,38 +1,42 @@
-"""Captions for a datastore, out of files.
+"""The files of a datastore: captions to build it from, published arrays, its own folder.
 
-In: a text file with a caption per line, a JSON list, JSON Lines, any annotation file, or the arrays
-that published datastores come as (`*_clip_token_embeds.npy` with `*_scene_sentences.npy` or
-`.json`; a `.pt` tensor). Out: CaptionList, or captions with their embeddings. Nothing in a file is
-ever executed: arrays of Python strings are pickles, and are read by an unpickler that knows strings
-and lists alone.
+Captions come from a text file with one per line, a JSON list, JSON Lines, any annotation file, or
+the arrays that published datastores come as (`*_clip_token_embeds.npy` with `*_scene_sentences.npy`
+or `.json`; a `.pt` tensor). Nothing in a file is ever executed: arrays of Python strings are
+pickles, and are read by an unpickler that knows strings and lists alone. A datastore folder holds
+
+    captions.jsonl           {"caption", "video"} per line, for people to read and mend
+    embeddings.safetensors   embedding_ND in float32 or float16, and what else a datastore keeps
+    datastore.json           version, kind, encoder, counts, SHA-256 of the other files
+
+It is written beside its target and takes its place at the end; only a folder of our own files is
+ever replaced. Loading maps the embeddings into memory; a file that was cut short or altered is a
+DatastoreError.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from starc.errors import DatastoreError
 from starc.files import pickles
 from starc.files.annotations import read_references
+from starc.files.atomic import recover, replacing_folder
 
-__all__ = [
-    "CaptionList",
-    "Duplicates",
-    "duplicates",
-    "read_captions",
-    "read_published",
-    "same_text",
-]
+VERSION = 1
+FACTS, CAPTIONS, TENSORS = "datastore.json", "captions.jsonl", "embeddings.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +51,15 @@ class CaptionList:
     @classmethod
     def of(cls, captions: Iterable[str], videos: Iterable[str | None] | None = None) -> CaptionList:
         """Strip the captions and leave out the empty ones."""
-        stripped = [caption.strip() for caption in captions]
-        owners = [None] * len(stripped) if videos is None else list(videos)
-        if len(owners) != len(stripped):
-            raise ValueError(f"one video per caption, got {len(owners)} for {len(stripped)}")
-        real = [n for n, caption in enumerate(stripped) if caption]
-        return cls(
-            tuple(stripped[n] for n in real),
-            tuple(owners[n] for n in real),
-            len(stripped) - len(real),
-        )
+        texts = [caption.strip() for caption in captions]
+        owners = [None] * len(texts) if videos is None else list(videos)
+        if len(owners) != len(texts):
+            raise ValueError(f"one video per caption, got {len(owners)} for {len(texts)}")
+        kept = [owner for text, owner in zip(texts, owners, strict=True) if text]
+        return cls(tuple(filter(None, texts)), tuple(kept), len(texts) - len(kept))
 
 
-@dataclass(frozen=True, slots=True)
-class Duplicates:
+class Duplicates(NamedTuple):
     """Groups of two or more captions, by index, in order."""
 
     exact: list[list[int]]
@@ -90,15 +89,44 @@ def duplicates(captions: Sequence[str]) -> Duplicates:
 def read_captions(path: str | Path, *, subset: str | None = None) -> CaptionList:
     """The captions of a file; `subset` keeps one split of an annotation file (`training`)."""
     path = Path(path)
-    if path.suffix.lower() not in (".json", ".jsonl"):
-        captions = CaptionList.of(_text(path).split("\n"))
+    if path.suffix.lower() in (".json", ".jsonl"):
+        captions = _json_captions(path, subset)
     else:
-        captions = _plain_json(path) or _annotated(path, subset)
+        captions = CaptionList.of(_text(path).split("\n"))
     if not captions.captions:
         raise DatastoreError(
             f"{path}: no captions in it ({captions.blank} blank); nothing to retrieve"
         )
     return captions
+
+
+def _json_captions(path: Path, subset: str | None) -> CaptionList:
+    """Strings, records with a `caption` and perhaps a `video`, or annotations."""
+    text = _text(path)
+    try:
+        records = json.loads(text)
+    except ValueError:
+        try:
+            records = [json.loads(line) for line in text.split("\n") if line.strip()]
+        except ValueError as error:
+            raise DatastoreError(f"{path}: not valid JSON ({error})") from None
+    if isinstance(records, list) and records:
+        if all(isinstance(record, str) for record in records):
+            return CaptionList.of(records)
+        if all(isinstance(record, dict) and "caption" in record for record in records):
+            pairs = [(record["caption"], record.get("video")) for record in records]
+            for number, (caption, video) in enumerate(pairs, start=1):
+                if not isinstance(caption, str) or not isinstance(video, str | None):
+                    raise DatastoreError(
+                        f"{path}: record {number} needs text as caption and video "
+                        f"(found {records[number - 1]!r:.60})"
+                    )
+            return CaptionList.of(*zip(*pairs, strict=True))
+    annotated = read_references(path, subset=subset)
+    return CaptionList.of(
+        (sentence for annotation in annotated.values() for sentence in annotation.sentences),
+        (video for video, annotation in annotated.items() for _ in annotation.sentences),
+    )
 
 
 def _text(path: Path) -> str:
@@ -111,46 +139,6 @@ def _text(path: Path) -> str:
             f"{path}: not a text file (byte {error.start} is not UTF-8); "
             "give captions as text, JSON or an annotation file"
         ) from None
-
-
-def _plain_json(path: Path) -> CaptionList | None:
-    """Captions that are not annotations: strings, or records with a `caption`; else None."""
-    text = _text(path)
-    try:
-        records = json.loads(text)
-    except ValueError:
-        try:
-            records = [json.loads(line) for line in text.split("\n") if line.strip()]
-        except ValueError as error:
-            raise DatastoreError(f"{path}: not valid JSON ({error})") from None
-    if not isinstance(records, list) or not records:
-        return None
-    if all(isinstance(record, str) for record in records):
-        return CaptionList.of(records)
-    if all(isinstance(record, dict) and "caption" in record for record in records):
-        return _records(path, records)
-    return None
-
-
-def _records(path: Path, records: Sequence[dict[str, Any]]) -> CaptionList:
-    for number, record in enumerate(records, start=1):
-        caption, video = record["caption"], record.get("video")
-        if not isinstance(caption, str) or not isinstance(video, str | None):
-            raise DatastoreError(
-                f"{path}: record {number} needs text as caption and video (found {record!r:.60})"
-            )
-    return CaptionList.of(
-        (record["caption"] for record in records), (record.get("video") for record in records)
-    )
-
-
-def _annotated(path: Path, subset: str | None) -> CaptionList:
-    pairs = [
-        (sentence, video)
-        for video, annotation in read_references(path, subset=subset).items()
-        for sentence in annotation.sentences
-    ]
-    return CaptionList.of((sentence for sentence, _ in pairs), (video for _, video in pairs))
 
 
 def read_published(
@@ -201,13 +189,13 @@ def _array(path: Path) -> Tensor:
 def _sentences(path: Path) -> list[str]:
     if path.suffix.lower() == ".json":
         try:
-            found = json.loads(_text(path))
+            texts = json.loads(_text(path))
         except ValueError as error:
             raise DatastoreError(f"{path}: not valid JSON ({error})") from None
     else:
         try:
             with path.open("rb") as file:
-                found = pickles.load_strings(file)
+                texts = pickles.load_strings(file)
         except OSError as error:
             raise DatastoreError(f"{path}: cannot be read ({error.strerror})") from None
         except Exception as error:  # a damaged pickle can raise anything
@@ -215,6 +203,122 @@ def _sentences(path: Path) -> list[str]:
                 f"{path}: not an array of strings ({str(error)[:80]}); "
                 "save the sentences as a JSON list"
             ) from None
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise DatastoreError(f"{path}: expected a list of sentences; save them as a JSON list")
-    return [str(text).strip() for text in found]
+    return [str(text).strip() for text in texts]
+
+
+class Folder(NamedTuple):
+    """What a datastore folder holds."""
+
+    facts: Mapping[str, Any]
+    """`kind`, `encoder`, `version` and what else the kind of datastore notes down."""
+    captions: Sequence[str]
+    videos: Sequence[str | None]
+    tensors: Mapping[str, Tensor]
+    digest: str
+    """SHA-256 of datastore.json, and so of all files."""
+
+
+def write_folder(
+    folder: str | Path, facts: Mapping[str, Any], files: Mapping[str, Callable[[Path], Any]]
+) -> None:
+    """Write a datastore folder of `files`, each by its function; replaces only a datastore."""
+    require_replaceable(folder)
+    try:
+        with replacing_folder(folder) as new:
+            for name, write in files.items():
+                write(new / name)
+            digests = {name: digest_of(new / name) for name in sorted(files)}
+            facts = {"starc_datastore": VERSION, **facts, "sha256": digests}
+            (new / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise DatastoreError(f"{folder}: cannot be written ({error.strerror})") from None
+
+
+def require_replaceable(folder: str | Path) -> None:
+    """DatastoreError unless `folder` is new, empty, or holds a datastore and nothing else."""
+    folder = recover(folder)
+    try:
+        files = list(folder.iterdir()) if folder.exists() else []
+    except OSError as error:
+        raise DatastoreError(f"{folder}: not a folder ({error.strerror}); name another") from None
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        known = {FACTS, *facts["sha256"].keys()} if "starc_datastore" in facts else set()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        known = set()
+    foreign = sorted(file.name for file in files if file.name not in known or not file.is_file())
+    if foreign:
+        raise DatastoreError(
+            f"{folder}: holds other files ({foreign[0]}); give a new folder for the datastore"
+        )
+
+
+def read_folder(folder: str | Path, *, verify: bool = True) -> Folder:
+    """Read a datastore folder; `verify=False` skips the checksums (seconds per gigabyte)."""
+    folder = recover(folder)
+    facts = read_facts(folder)
+    for name, digest in facts["sha256"].items() if verify else ():
+        if not (folder / name).is_file():
+            raise DatastoreError(f"{folder}: {name} is missing; copy or build it again")
+        if digest_of(folder / name) != digest:
+            raise DatastoreError(
+                f"{folder / name}: damaged or edited (its checksum differs); "
+                "build it again, or load with verify=False"
+            )
+    captions, videos = _read_captions(folder / CAPTIONS)
+    try:
+        with safe_open(folder / TENSORS, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise DatastoreError(f"{folder / TENSORS}: cannot be read ({error})") from None
+    if "embedding_ND" not in tensors or len(tensors["embedding_ND"]) != len(captions):
+        raise DatastoreError(
+            f"{folder}: {len(captions)} captions but not as many embeddings; build it again"
+        )
+    return Folder(facts, captions, videos, tensors, digest_of(folder / FACTS))
+
+
+def read_facts(folder: str | Path) -> dict[str, Any]:
+    """What datastore.json says: `kind`, `encoder`, `sha256` and the rest."""
+    folder = recover(folder)
+    try:
+        facts: Any = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except OSError:
+        raise DatastoreError(
+            f"{folder}: not a datastore (no {FACTS}); build one with starc datastore build"
+        ) from None
+    except ValueError:
+        raise DatastoreError(f"{folder / FACTS}: not valid JSON; build it again") from None
+    version = facts.get("starc_datastore") if isinstance(facts, dict) else None
+    if version != VERSION:
+        raise DatastoreError(f"{folder}: datastore version {version!r}, this starc reads {VERSION}")
+    types = {"sha256": dict, "kind": str, "encoder": str}
+    if wrong := [name for name, kind in types.items() if not isinstance(facts.get(name), kind)]:
+        raise DatastoreError(f"{folder / FACTS}: incomplete ({wrong[0]}); build it again")
+    return dict(facts)
+
+
+def _read_captions(path: Path) -> tuple[list[str], list[str | None]]:
+    captions: list[str] = []
+    videos: list[str | None] = []
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                record = json.loads(line)
+                captions.append(record["caption"])
+                videos.append(record["video"])
+    except OSError as error:
+        raise DatastoreError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError):
+        raise DatastoreError(
+            f"{path}: line {len(captions) + 1} is not a caption with its video; build it again"
+        ) from None
+    return captions, videos
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, all of it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,57 +12,44 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
 from starc.files.annotations import video_id
 from starc.media.encoders import TextEncoder
 from starc.retrieval.captions import (
+    CAPTIONS,
+    TENSORS,
     CaptionList,
-    Duplicates,
-    duplicates,
+    Folder,
     read_captions,
+    read_facts,
+    read_folder,
     read_published,
     same_text,
+    write_folder,
 )
 from starc.retrieval.search import (
     SCAN_ROWS,
     EmbeddingTable,
-    Exclude,
     NearestCaptions,
     Recall,
     Scan,
     exact_search,
     fastest_scan,
-    per_query,
-    unit_queries,
 )
-from starc.retrieval.storage import (
-    FileWriters,
-    Stored,
-    caption_files,
-    read_facts,
-    read_folder,
-    write_folder,
-)
-
-__all__ = [
-    "CaptionStore",
-    "Datastore",
-    "NearestCaptions",
-    "TextEncoder",
-    "joined",
-    "open_datastore",
-    "overlap",
-]
 
 Captions = CaptionList | Iterable[str]
+Exclude = str | Sequence[str | None] | None
+"""A video whose captions stay hidden: one for all queries, or one (or None) per query."""
 OnProgress = Callable[[int, int], None] | None
 """Called with (done, all) after each batch of captions."""
 
@@ -78,28 +65,48 @@ class Datastore(ABC):
     mean_D: Tensor | None
     """Subtracted from the encoder's embeddings before they were brought to unit length."""
     store: CaptionStore
+    recall: Recall | None = None
+    """What an approximate search finds of the true top-k; None where search is exact."""
     _digest: str | None = None
 
     def __len__(self) -> int:
         return len(self.captions)
 
-    @abstractmethod
     def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions:
-        """The `k` captions of largest cosine to each query, less those of excluded videos."""
+        """The `k` captions of largest cosine to each query, best first, ties by index.
+
+        Fewer than k come back when the datastore, less what `exclude` hides, holds fewer. A query
+        of zeros stays so: all captions tie.
+        """
+        if k < 1:
+            raise ValueError(f"k must be at least 1, got {k = }")
+        if query_SD.ndim != 2:
+            raise ValueError(f"queries must be [segments, width], got {tuple(query_SD.shape) = }")
+        if query_SD.shape[1] != self.width:
+            raise DatastoreError(
+                f"datastore: of width {self.width} (text encoder {self.encoder!r}), the query has "
+                f"{query_SD.shape[1]}; build it with the encoder that made the video features"
+            )
+        query_SD = query_SD.detach().float().contiguous()
+        finite_S = query_SD.isfinite().all(1)
+        if not bool(finite_S.all()):
+            raise DatastoreError(
+                f"datastore: query {int((~finite_S).nonzero()[0])} is not finite; "
+                "are the video features damaged?"
+            )
+        videos = [exclude] * len(query_SD) if isinstance(exclude, str | None) else exclude
+        if len(videos) != len(query_SD):
+            raise ValueError(f"exclude one video per query, got {len(videos)} for {len(query_SD)}")
+        return self.nearest(normalize(query_SD, dim=1), k, videos)
 
     @abstractmethod
-    def save(self, folder: str | Path) -> None:
-        """Write a datastore folder."""
+    def nearest(self, query_SD: Tensor, k: int, videos: Sequence[str | None]) -> NearestCaptions:
+        """`search` for unit queries, each without the captions of a video."""
 
     @property
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """`kind`, `encoder`, `width`, `captions` and what else the kind notes in datastore.json."""
-
-    @property
-    def recall(self) -> Recall | None:
-        """What an approximate search finds of the true top-k; None where search is exact."""
-        return None
 
     @property
     def exact(self) -> CaptionStore:
@@ -124,13 +131,61 @@ class Datastore(ABC):
         """All captions, without summaries, and the video of each."""
         return CaptionList(self.exact.captions, self.exact.videos)
 
+    def save(self, folder: str | Path, *, half: bool = False) -> None:
+        """Write a datastore folder; `half` stores float16: half the size, scores to 3 digits.
+
+        `CaptionStore.load` reads the captions of any kind but Qdrant's.
+        """
+        write_folder(folder, self.facts, self.files(half=half))
+
+    @abstractmethod
+    def files(self, *, half: bool) -> Mapping[str, Callable[[Path], Any]]:
+        """The files of its folder, and what writes each."""
+
     def add(self, captions: Captions, encoder: TextEncoder, on_progress: OnProgress = None) -> Self:
         """The datastore with these captions after the present ones, embedded by its encoder."""
-        return self.rebuilt(self.exact.add(captions, encoder, on_progress))
+        if encoder.name != self.encoder:
+            raise DatastoreError(
+                f"datastore: made with the text encoder {self.encoder!r} (found {encoder.name!r}); "
+                "embeddings of different encoders do not compare"
+            )
+        if encoder.width != self.width:
+            raise DatastoreError(
+                f"datastore: of width {self.width}, but {encoder.name} gives {encoder.width}"
+            )
+        new = captions if isinstance(captions, CaptionList) else CaptionList.of(captions)
+        if not new.captions:
+            return self
+        mean_D, progress = self.mean_D, on_progress
+        return self.extended(CaptionStore.build(new, encoder, mean_D=mean_D, on_progress=progress))
 
-    def remove(self, *, videos: Iterable[str] = (), captions: Iterable[str] = ()) -> Self:
-        """The datastore without the captions of some videos, or without these captions."""
-        return self.rebuilt(self.exact.remove(videos=videos, captions=captions))
+    def remove(
+        self, index: Iterable[int] = (), *, videos: Iterable[str] = (), captions: Iterable[str] = ()
+    ) -> Self:
+        """The datastore without some entries: by index, by video, or by text (see `same_text`)."""
+        listed, gone = self.listing(), set(index)
+        if outside := [n for n in gone if not 0 <= n < len(listed.captions)]:
+            raise ValueError(f"index must be in [0, {len(listed.captions)}), got {outside[0]}")
+        owners = [None if video is None else video_id(video) for video in listed.videos]
+        names = {video_id(video) for video in videos}
+        if missing := sorted(names.difference(filter(None, owners))):
+            raise DatastoreError(f"datastore: no captions of video {missing[0]!r} to remove")
+        gone |= {n for n, owner in enumerate(owners) if owner in names}
+        if texts := {same_text(text) for text in captions}:
+            gone |= {n for n, caption in enumerate(listed.captions) if same_text(caption) in texts}
+        return self.without(gone)
+
+    def extended(self, new: CaptionStore) -> Self:
+        """The datastore with the captions of another after its own."""
+        return self.rebuilt(joined([self.exact, new]))
+
+    def without(self, gone: set[int]) -> Self:
+        """The datastore without the captions of these indices."""
+        exact = self.exact
+        kept = [n for n in range(len(exact)) if n not in gone]
+        captions = tuple(exact.captions[n] for n in kept)
+        videos = tuple(exact.videos[n] for n in kept)
+        return self.rebuilt(exact.derived(captions, videos, exact.embedding_ND[kept]))
 
     def rebuilt(self, store: CaptionStore) -> Self:
         """The same kind of index over other captions."""
@@ -156,7 +211,7 @@ class CaptionStore(Datastore):
     ) -> None:
         """Rows that already have unit length are kept as they are, not copied.
 
-        `digest` names the folder it was read from, if any.
+        `version` is the starc that made it, `digest` names the folder it was read from, if any.
         """
         if embedding_ND.ndim != 2 or len(embedding_ND) != len(captions):
             raise ValueError(
@@ -168,12 +223,11 @@ class CaptionStore(Datastore):
             raise DatastoreError("datastore: no captions in it; build it from at least one")
         self.captions: tuple[str, ...] = tuple(captions)
         self.videos: tuple[str | None, ...] = tuple(videos or [None] * len(captions))
-        self.embedding_ND: Tensor = _unit(embedding_ND.detach())
+        self.embedding_ND: Tensor = _unit(embedding_ND.detach().float())
         self.width = embedding_ND.shape[1]
         self.encoder = encoder
         self.mean_D = mean_D
         self.version = version or version_of("starc")
-        """The starc that made it."""
         self._digest = digest
         self._scan: Scan | None = None
         self._rows: dict[str, Tensor] | None = None
@@ -185,21 +239,35 @@ class CaptionStore(Datastore):
         encoder: TextEncoder,
         *,
         centre: bool = False,
+        mean_D: Tensor | None = None,
         batch: int = 256,
         on_progress: OnProgress = None,
     ) -> CaptionStore:
         """Embed captions with a text encoder; blank ones are left out.
 
         `centre` subtracts the mean embedding, for encoders whose texts all point one way; queries
-        must then be centred by their own mean.
+        must then be centred by their own mean. `mean_D` is subtracted instead where it is known.
         """
         listed = captions if isinstance(captions, CaptionList) else CaptionList.of(captions)
-        if not listed.captions:
+        total = len(listed.captions)
+        if not total:
             raise DatastoreError(f"datastore: no captions to embed ({listed.blank} blank)")
-        embedding_ND = _embed(listed.captions, encoder, batch, on_progress)
-        mean_D = embedding_ND.mean(0) if centre else None
+        embedding_ND = torch.empty(total, encoder.width)
+        for first in range(0, total, batch):
+            texts = listed.captions[first : first + batch]
+            with torch.no_grad():
+                row_ND = encoder.encode(texts)
+            if row_ND.shape != (len(texts), encoder.width):
+                raise ValueError(
+                    f"{encoder.name} must give a row per caption, "
+                    f"got {tuple(row_ND.shape)} for {len(texts)}"
+                )
+            embedding_ND[first : first + batch] = row_ND.detach()
+            if on_progress is not None:
+                on_progress(first + len(texts), total)
+        mean_D = embedding_ND.mean(0) if centre else mean_D
         if mean_D is not None:
-            embedding_ND -= mean_D
+            embedding_ND -= mean_D.cpu()
         return cls(
             listed.captions, embedding_ND, videos=listed.videos, encoder=encoder.name, mean_D=mean_D
         )
@@ -220,8 +288,25 @@ class CaptionStore(Datastore):
         encoder: str = "openai/clip-vit-large-patch14",
     ) -> CaptionStore:
         """A datastore in the form in which they are published: `.npy` or `.pt` arrays."""
-        captions, embedding_ND = read_published(embeddings, sentences)
-        return cls(captions, embedding_ND, encoder=encoder)
+        return cls(*read_published(embeddings, sentences), encoder=encoder)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, verify: bool = True) -> CaptionStore:
+        """Read a datastore folder; of a hierarchical or approximate one, the captions alone."""
+        return cls.of(read_folder(folder, verify=verify))
+
+    @classmethod
+    def of(cls, folder: Folder) -> CaptionStore:
+        """The captions and embeddings of a folder."""
+        return cls(
+            folder.captions,
+            folder.tensors["embedding_ND"],
+            videos=folder.videos,
+            encoder=folder.facts["encoder"],
+            mean_D=folder.tensors.get("mean_D"),
+            version=str(folder.facts.get("version", "unknown")),
+            digest=folder.digest,
+        )
 
     def __repr__(self) -> str:
         return f"CaptionStore({len(self)} captions, width {self.width}, encoder {self.encoder!r})"
@@ -243,21 +328,9 @@ class CaptionStore(Datastore):
             "captions": len(self),
         }
 
-    def to(self, device: torch.device | str) -> CaptionStore:
-        """The same datastore with its embeddings on another device."""
-        moved = self.derived(self.captions, self.videos, self.embedding_ND.to(device))
-        moved._digest = self._digest
-        return moved
-
-    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions:
-        """The `k` captions of largest cosine to each query, best first, ties by index.
-
-        Exact: what a float64 search over all captions gives. Fewer than k come back when the
-        datastore, less what `exclude` hides, holds fewer. The answer is on the datastore's device.
-        """
-        query_SD = unit_queries(query_SD, k=k, width=self.width, encoder=self.encoder)
-        query_SD = query_SD.to(self.embedding_ND.device)
-        hidden = [self.owned(video) for video in per_query(exclude, len(query_SD))]
+    def nearest(self, query_SD: Tensor, k: int, videos: Sequence[str | None]) -> NearestCaptions:
+        """Exact: what a float64 search over all captions gives, on the datastore's device."""
+        hidden = [self.owned(video) for video in videos]
         left = len(self) - max((len(rows) for rows in hidden if rows is not None), default=0)
         if left < 1:
             raise DatastoreError(
@@ -266,9 +339,8 @@ class CaptionStore(Datastore):
             )
         if self._scan is None:
             self._scan = fastest_scan(self.embedding_ND)
-        return exact_search(
-            self.embedding_ND, query_SD, k=min(k, left), scan=self._scan, hidden=hidden
-        )
+        query_SD = query_SD.to(self.embedding_ND.device)
+        return exact_search(self.embedding_ND, query_SD, min(k, left), self._scan, hidden)
 
     def owned(self, video: str | None) -> Tensor | None:
         """Rows of a video's captions. Ids meet as in annotation files: `v_x.mp4` is `x`."""
@@ -281,32 +353,6 @@ class CaptionStore(Datastore):
             self._rows = {name: torch.tensor(row, device=device) for name, row in rows.items()}
         return None if video is None else self._rows.get(video_id(video))
 
-    def add(
-        self, captions: Captions, encoder: TextEncoder, on_progress: OnProgress = None
-    ) -> CaptionStore:
-        """A datastore with these captions after the present ones, embedded by the same encoder."""
-        new = embedded_for(self, captions, encoder, on_progress)
-        return self if new is None else joined([self, new])
-
-    def remove(
-        self,
-        index: Iterable[int] = (),
-        *,
-        videos: Iterable[str] = (),
-        captions: Iterable[str] = (),
-    ) -> CaptionStore:
-        """A datastore without some entries: by index, by video, or by text (see `same_text`)."""
-        gone = set(index)
-        if outside := [n for n in gone if not 0 <= n < len(self)]:
-            raise ValueError(f"index must be in [0, {len(self)}), got {outside[0]}")
-        gone |= selected(self.listing(), videos=videos, texts=captions)
-        kept = [n for n in range(len(self)) if n not in gone]
-        return self.derived(
-            tuple(self.captions[n] for n in kept),
-            tuple(self.videos[n] for n in kept),
-            self.embedding_ND[kept],
-        )
-
     def derived(
         self, captions: tuple[str, ...], videos: tuple[str | None, ...], embedding_ND: Tensor
     ) -> CaptionStore:
@@ -315,41 +361,32 @@ class CaptionStore(Datastore):
             captions, embedding_ND, videos=videos, encoder=self.encoder, mean_D=self.mean_D
         )
 
-    def duplicates(self) -> Duplicates:
-        """Captions that occur more than once."""
-        return duplicates(self.captions)
+    def rebuilt(self, store: CaptionStore) -> CaptionStore:
+        return store
 
-    def files(self, *, half: bool = False, **tensors: Tensor) -> FileWriters:
+    def to(self, device: torch.device | str) -> CaptionStore:
+        """The same datastore with its embeddings on another device."""
+        moved = self.derived(self.captions, self.videos, self.embedding_ND.to(device))
+        moved._digest = self._digest
+        return moved
+
+    def files(self, *, half: bool, **tensors: Tensor) -> dict[str, Callable[[Path], Any]]:
         """What `save` writes, with further tensors that other kinds of datastore keep."""
         tensors["embedding_ND"] = self.embedding_ND.half() if half else self.embedding_ND
         if self.mean_D is not None:
             tensors["mean_D"] = self.mean_D
-        return caption_files(self.captions, self.videos, tensors)
+        tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        return {
+            CAPTIONS: self._write_captions,
+            TENSORS: lambda path: save_file(tensors, path),
+        }
 
-    def save(self, folder: str | Path, *, half: bool = False) -> None:
-        """Write a datastore folder; `half` stores float16: half the size, scores to 3 digits."""
-        write_folder(folder, self.facts, self.files(half=half))
-
-    @classmethod
-    def load(cls, folder: str | Path, *, verify: bool = True) -> CaptionStore:
-        """Read a datastore folder; of a hierarchical or approximate one, the captions alone."""
-        return cls.of(read_folder(folder, verify=verify))
-
-    @classmethod
-    def of(cls, stored: Stored) -> CaptionStore:
-        """The captions and embeddings of a folder."""
-        return cls(
-            stored.captions,
-            stored.tensors["embedding_ND"],
-            videos=stored.videos,
-            encoder=stored.facts["encoder"],
-            mean_D=stored.tensors.get("mean_D"),
-            version=str(stored.facts.get("version", "unknown")),
-            digest=stored.digest,
-        )
-
-
-_QDRANT = "qdrant:"
+    def _write_captions(self, path: Path) -> None:
+        # lone surrogates stay JSON
+        with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+            for caption, video in zip(self.captions, self.videos, strict=True):
+                record = {"caption": caption, "video": video}
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def open_datastore(name: str | Path, *, verify: bool = True) -> Datastore:
@@ -357,13 +394,12 @@ def open_datastore(name: str | Path, *, verify: bool = True) -> Datastore:
 
     LOCATION is the URL of a server or a folder of Qdrant's own. `verify=False` skips checksums.
     """
-    from starc.retrieval.faiss_store import FaissStore
+    from starc.retrieval.approximate import FaissStore, QdrantStore
     from starc.retrieval.hierarchy import HierarchicalStore
-    from starc.retrieval.qdrant_store import QdrantStore
 
-    if str(name).startswith(_QDRANT):
+    if str(name).startswith("qdrant:"):
         # pathlib.Path writes the two slashes of a URL as one
-        address = re.sub(r"^(https?):/+", r"\1://", str(name).removeprefix(_QDRANT))
+        address = re.sub(r"^(https?):/+", r"\1://", str(name).removeprefix("qdrant:"))
         location, _, collection = address.rpartition("/")
         if not location or not collection or location.endswith("/"):
             raise DatastoreError(
@@ -416,49 +452,7 @@ def overlap(store: CaptionStore, captions: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(caption for caption in captions if same_text(caption) in held))
 
 
-def selected(listed: CaptionList, *, videos: Iterable[str], texts: Iterable[str]) -> set[int]:
-    """Indices of the captions of some videos, and of captions equal to some text (`same_text`)."""
-    owners = [None if video is None else video_id(video) for video in listed.videos]
-    names = {video_id(video) for video in videos}
-    if missing := sorted(names.difference(filter(None, owners))):
-        raise DatastoreError(f"datastore: no captions of video {missing[0]!r} to remove")
-    chosen = {n for n, owner in enumerate(owners) if owner in names}
-    if wanted := {same_text(text) for text in texts}:
-        chosen |= {n for n, caption in enumerate(listed.captions) if same_text(caption) in wanted}
-    return chosen
-
-
-def embedded_for(
-    store: Datastore,
-    captions: Captions,
-    encoder: TextEncoder,
-    on_progress: OnProgress,
-    *,
-    batch: int = 256,
-) -> CaptionStore | None:
-    """New captions embedded and centred as those of `store`; None if all are blank."""
-    if encoder.name != store.encoder:
-        raise DatastoreError(
-            f"datastore: made with the text encoder {store.encoder!r} (found {encoder.name!r}); "
-            "embeddings of different encoders do not compare"
-        )
-    listed = captions if isinstance(captions, CaptionList) else CaptionList.of(captions)
-    if not listed.captions:
-        return None
-    new_ND = _embed(listed.captions, encoder, batch, on_progress)
-    if new_ND.shape[1] != store.width:
-        raise DatastoreError(
-            f"datastore: of width {store.width}, but {encoder.name} gives {new_ND.shape[1]}"
-        )
-    if store.mean_D is not None:
-        new_ND -= store.mean_D.cpu()
-    return CaptionStore(
-        listed.captions, new_ND, videos=listed.videos, encoder=encoder.name, mean_D=store.mean_D
-    )
-
-
 def _unit(embedding_ND: Tensor) -> Tensor:
-    embedding_ND = embedding_ND.float()
     length_N = torch.cat([part.norm(dim=1) for part in torch.split(embedding_ND, SCAN_ROWS)])
     if not bool(length_N.isfinite().all()):
         bad = int((~length_N.isfinite()).nonzero()[0])
@@ -468,25 +462,3 @@ def _unit(embedding_ND: Tensor) -> Tensor:
     if bool(((length_N - 1).abs() <= 1e-6).all()):
         return embedding_ND
     return embedding_ND / length_N.clamp_min(1e-12)[:, None]
-
-
-def _embed(
-    captions: Sequence[str], encoder: TextEncoder, batch: int, on_progress: OnProgress
-) -> Tensor:
-    embedding_ND: Tensor | None = None
-    for first in range(0, len(captions), batch):
-        part = captions[first : first + batch]
-        with torch.no_grad():
-            rows_ND = encoder.encode(part).detach().float().cpu()
-        if rows_ND.ndim != 2 or len(rows_ND) != len(part):
-            raise ValueError(
-                f"{encoder.name} must give a row per caption, "
-                f"got {tuple(rows_ND.shape)} for {len(part)}"
-            )
-        if embedding_ND is None:
-            embedding_ND = rows_ND.new_empty(len(captions), rows_ND.shape[1])
-        embedding_ND[first : first + len(part)] = rows_ND
-        if on_progress is not None:
-            on_progress(first + len(part), len(captions))
-    assert embedding_ND is not None
-    return embedding_ND

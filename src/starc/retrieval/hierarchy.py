@@ -9,7 +9,8 @@ sentence somebody wrote. Indices run over all levels: captions first, then the s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +19,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
+from starc.retrieval.captions import read_folder
 from starc.retrieval.datastore import CaptionStore, Datastore
-from starc.retrieval.search import Exclude, NearestCaptions
-from starc.retrieval.storage import read_folder, write_folder
+from starc.retrieval.search import NearestCaptions
 
 _SAMPLE = 64
 """Rows per cluster from which starting centres are drawn; more brings nothing and costs a pass."""
-
 _PART = 8192
 """Rows compared with all centres at a time."""
 
@@ -42,43 +42,33 @@ class HierarchicalStore(Datastore):
     """A datastore with summaries above its captions, searched at every level."""
 
     def __init__(
-        self, store: CaptionStore, *, levels: Sequence[int] | None = None, seed: int = 0
+        self,
+        store: CaptionStore,
+        *,
+        levels: Sequence[int] | None = None,
+        seed: int = 0,
+        medoids: Sequence[Tensor] = (),
     ) -> None:
-        """`levels` are the clusters per level, falling; by default an eighth and a 64th of N."""
-        if levels is None:
-            levels = sorted({max(1, len(store) // 8), max(1, len(store) // 64)}, reverse=True)
-        _check_levels(levels, len(store))
-        medoids: list[Tensor] = []
-        index_N = torch.arange(len(store), device=store.embedding_ND.device)
-        for clusters in levels:
-            index_N = index_N[
-                cluster_rows(store.embedding_ND[index_N], clusters, seed=seed).medoid_G
-            ]
-            medoids.append(index_N)
-        self._stack(store, medoids)
+        """`levels` are the clusters per level, falling; by default an eighth and a 64th of N.
 
-    def _stack(
-        self, store: CaptionStore, medoids: Sequence[Tensor], digest: str | None = None
-    ) -> None:
-        index = torch.cat([torch.arange(len(store)).to(medoids[0]), *medoids])
+        `medoids` are the captions that serve as summaries, per level, by index, where known.
+        """
+        self.medoids = list(medoids) or _cluster_levels(store, levels, seed)
+        index = torch.cat([torch.arange(len(store)).to(self.medoids[0]), *self.medoids])
         rows = index.tolist()
         self.captions = tuple(store.captions[n] for n in rows)
         self.videos = tuple(store.videos[n] for n in rows)
         self.embedding_ND = store.embedding_ND[index]
-        self.medoids = list(medoids)
-        """The captions that serve as summaries, per level, by index."""
         self.stores: list[CaptionStore] = []
         """The captions, then the summaries of each level, as datastores of their own."""
-        first = 0
-        for size in (len(store), *map(len, medoids)):
+        for size in (len(store), *map(len, self.medoids)):
+            first = sum(map(len, self.stores))
             part = slice(first, first + size)
             self.stores.append(
                 store.derived(self.captions[part], self.videos[part], self.embedding_ND[part])
             )
-            first += size
         self.store = self.stores[0]
         self.encoder, self.width, self.mean_D = store.encoder, store.width, store.mean_D
-        self._digest = digest
 
     def __repr__(self) -> str:
         sizes = " + ".join(str(len(level)) for level in self.stores)
@@ -94,29 +84,28 @@ class HierarchicalStore(Datastore):
         levels = [max(1, len(index) * len(store) // len(self.store)) for index in self.medoids]
         return HierarchicalStore(store, levels=levels)
 
-    def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions:
+    def nearest(self, query_SD: Tensor, k: int, videos: Sequence[str | None]) -> NearestCaptions:
         """The `k` nearest of every level, captions first: R is at most k times the levels.
 
         A summary that is a caption of the excluded video is hidden like the caption itself; a
         level of which nothing is left is passed over.
         """
-        levels: list[NearestCaptions] = []
+        levels: list[tuple[Tensor, Tensor]] = []
         first = 0
-        for level, store in enumerate(self.stores):
+        for store in self.stores:
             try:
-                index_SR, score_SR = store.search(query_SD, k=k, exclude=exclude)
-                levels.append(NearestCaptions(index_SR + first, score_SR))
+                index_SR, score_SR = store.nearest(query_SD, k, videos)
+                levels.append((index_SR + first, score_SR))
             except DatastoreError:
-                if level == 0:
+                if store is self.store:
                     raise
             first += len(store)
-        index_SR = torch.cat([nearest.index_SR for nearest in levels], dim=1)
-        return NearestCaptions(index_SR, torch.cat([nearest.score_SR for nearest in levels], dim=1))
+        index, score = zip(*levels, strict=True)
+        return NearestCaptions(torch.cat(index, dim=1), torch.cat(score, dim=1))
 
-    def save(self, folder: str | Path, *, half: bool = False) -> None:
-        """Write a datastore folder; `CaptionStore.load` reads the captions of it."""
+    def files(self, *, half: bool) -> dict[str, Callable[[Path], Any]]:
         medoids = {f"medoid_{level}": index for level, index in enumerate(self.medoids, start=1)}
-        write_folder(folder, self.facts, self.store.files(half=half, **medoids))
+        return self.store.files(half=half, **medoids)
 
     @classmethod
     def load(cls, folder: str | Path, *, verify: bool = True) -> HierarchicalStore:
@@ -126,21 +115,26 @@ class HierarchicalStore(Datastore):
         if not count:
             raise DatastoreError(f"{folder}: not a hierarchical datastore; read it as captions")
         medoids = [stored.tensors[f"medoid_{level}"] for level in range(1, count + 1)]
-        store = cls.__new__(cls)
-        store._stack(CaptionStore.of(stored), medoids, stored.digest)
+        store = cls(CaptionStore.of(stored), medoids=medoids)
+        store._digest = stored.digest
         return store
 
 
-def _check_levels(levels: Sequence[int], captions: int) -> None:
-    below = captions
-    for clusters in levels:
-        if not 1 <= clusters <= below:
-            raise ValueError(
-                f"levels must fall from {captions} captions to 1 or more, got {tuple(levels)}"
-            )
-        below = clusters
+def _cluster_levels(store: CaptionStore, levels: Sequence[int] | None, seed: int) -> list[Tensor]:
+    """Medoids of each level, as rows of the store."""
+    if levels is None:
+        levels = sorted({max(1, len(store) // 8), max(1, len(store) // 64)}, reverse=True)
     if not levels:
         raise ValueError("a hierarchical datastore needs at least one level of clusters")
+    if any(not 1 <= clusters <= below for below, clusters in pairwise((len(store), *levels))):
+        raise ValueError(
+            f"levels must fall from {len(store)} captions to 1 or more, got {tuple(levels)}"
+        )
+    index = [torch.arange(len(store), device=store.embedding_ND.device)]
+    for clusters in levels:
+        medoid_G = cluster_rows(store.embedding_ND[index[-1]], clusters, seed=seed).medoid_G
+        index.append(index[-1][medoid_G])
+    return index[1:]
 
 
 @torch.no_grad()
@@ -149,15 +143,16 @@ def cluster_rows(row_ND: Tensor, clusters: int, *, iterations: int = 25, seed: i
 
         cluster(n) = argmax_g  row_n · centre_g,      centre_g = unit mean of its rows
 
-    Starts by k-means++. A cluster that loses all rows is given the row that fits its own cluster
-    worst, so there are as many clusters as asked for.
+    Starts by k-means++; ties go to the first centre. A cluster that loses all rows is given the row
+    that fits its own cluster worst, so there are as many clusters as asked for.
     """
     centre_GD = _start(row_ND, clusters, seed)
     cluster_N = torch.full((len(row_ND),), -1, dtype=torch.long, device=row_ND.device)
     for _ in range(iterations):
         before = cluster_N
-        cluster_N, fit_N = _assign(row_ND, centre_GD)
-        _refill(cluster_N, fit_N, clusters)
+        parts = [(part_ND @ centre_GD.T).max(1) for part_ND in torch.split(row_ND, _PART)]
+        cluster_N = torch.cat([part.indices for part in parts])
+        _refill(cluster_N, torch.cat([part.values for part in parts]), clusters)
         if torch.equal(cluster_N, before):
             break
         sum_GD = torch.zeros_like(centre_GD).index_add_(0, cluster_N, row_ND)
@@ -193,19 +188,11 @@ def _distance(row_ND: Tensor, centre_GD: Tensor) -> Tensor:
     return (1 - centre_GD @ row_ND.T).clamp_min(0).double()
 
 
-def _assign(row_ND: Tensor, centre_GD: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest centre of each row and its cosine; ties go to the first centre."""
-    parts = [(part_ND @ centre_GD.T).max(1) for part_ND in torch.split(row_ND, _PART)]
-    return torch.cat([part.indices for part in parts]), torch.cat([part.values for part in parts])
-
-
 def _refill(cluster_N: Tensor, fit_N: Tensor, clusters: int) -> None:
     """Give each empty cluster the row that fits worst, of clusters that can spare one."""
     count_G = cluster_N.bincount(minlength=clusters).tolist()
     empty = [g for g, count in enumerate(count_G) if count == 0]
-    if not empty:
-        return
-    worst = iter(fit_N.argsort(stable=True).tolist())
+    worst = iter(fit_N.argsort(stable=True).tolist() if empty else [])
     for g in empty:
         row = next(row for row in worst if count_G[int(cluster_N[row])] > 1)
         count_G[int(cluster_N[row])] -= 1
@@ -215,14 +202,8 @@ def _refill(cluster_N: Tensor, fit_N: Tensor, clusters: int) -> None:
 
 def _medoids(row_ND: Tensor, centre_GD: Tensor, cluster_N: Tensor) -> Tensor:
     """The row nearest to each centre, the first one where several are equally near."""
-    fit_N = torch.cat(
-        [
-            (part_ND * centre_GD[cluster]).sum(1)
-            for part_ND, cluster in zip(
-                torch.split(row_ND, _PART), torch.split(cluster_N, _PART), strict=True
-            )
-        ]
-    )
+    parts = zip(torch.split(row_ND, _PART), torch.split(cluster_N, _PART), strict=True)
+    fit_N = torch.cat([(part_ND * centre_GD[cluster]).sum(1) for part_ND, cluster in parts])
     by_fit = fit_N.argsort(descending=True, stable=True)
     order = by_fit[cluster_N[by_fit].argsort(stable=True)]
     count_G = cluster_N.bincount(minlength=len(centre_GD))

@@ -3,8 +3,7 @@
 In: unit rows embedding_ND and unit queries. Out: NearestCaptions, equal to what a float64 search
 over all rows gives. A scan scores every row cheaply, with a bound on its error; only rows that
 could still be among the best are scored again in float64. Small datastores are scanned in float32,
-large ones in int8, which is several times faster and changes no result. What the approximate kinds
-of datastore share (exact scores of proposed captions, recall) is here too.
+large ones in int8, which is several times faster and changes no result.
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, pad
-
-from starc.errors import DatastoreError
+from torch.nn.functional import pad
 
 log = logging.getLogger("starc")
 
@@ -34,10 +31,6 @@ _LEVELS = 63
 """Query levels on either side of 0. Seven bits, because AVX2 adds pairs of int8 products in 16."""
 _ROTATION = 64
 _CACHED = 1024
-
-
-Exclude = str | Sequence[str | None] | None
-"""A video whose captions stay hidden: one for all queries, or one (or None) per query."""
 
 
 class NearestCaptions(NamedTuple):
@@ -76,70 +69,9 @@ def fastest_scan(embedding_ND: Tensor) -> Scan:
     return FloatScan(embedding_ND)
 
 
-def unit_queries(query_SD: Tensor, *, k: int, width: int, encoder: str) -> Tensor:
-    """Checked queries in float32, of unit length (zeros stay so: all captions tie)."""
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k = }")
-    if query_SD.ndim != 2:
-        raise ValueError(f"queries must be [segments, width], got {tuple(query_SD.shape) = }")
-    if query_SD.shape[1] != width:
-        raise DatastoreError(
-            f"datastore: of width {width} (text encoder {encoder!r}), the query has "
-            f"{query_SD.shape[1]}; build it with the encoder that made the video features"
-        )
-    query_SD = query_SD.detach().float().contiguous()
-    if not bool(query_SD.isfinite().all()):
-        bad = int((~query_SD.isfinite()).any(1).nonzero()[0])
-        raise DatastoreError(
-            f"datastore: query {bad} is not finite; are the video features damaged?"
-        )
-    return normalize(query_SD, dim=1)
-
-
-def per_query(exclude: Exclude, queries: int) -> Sequence[str | None]:
-    """The excluded video of each query."""
-    if exclude is None or isinstance(exclude, str):
-        return [exclude] * queries
-    if len(exclude) != queries:
-        raise ValueError(f"exclude one video per query, got {len(exclude)} for {queries}")
-    return exclude
-
-
-def rescore(embedding_ND: EmbeddingTable, query_SD: Tensor, index_SR: Tensor) -> NearestCaptions:
-    """Exact scores and order, as of `exact_search`, of captions that an index proposed."""
-    index_SR = index_SR.sort(dim=1).values
-    row_SRD = embedding_ND[index_SR].double()
-    score_SR = (row_SRD @ query_SD.double()[:, :, None]).squeeze(2).float()
-    score_SR, order = score_SR.sort(dim=1, descending=True, stable=True)
-    return NearestCaptions(index_SR.gather(1, order), score_SR)
-
-
-def recall_queries(
-    embedding_ND: EmbeddingTable, captions: int, width: int, *, queries: int = 200, seed: int = 0
-) -> Tensor:
-    """Queries to measure recall with: captions, each blurred by half its length."""
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randint(captions, (queries,), generator=generator)
-    noise_SD = normalize(torch.randn(queries, width, generator=generator), dim=1)
-    return normalize(embedding_ND[chosen] + noise_SD / 2, dim=1)
-
-
-def measure_recall(approximate: NearestCaptions, exact: NearestCaptions) -> Recall:
-    """Share of the exact top-k that the approximate search finds too, by index."""
-    pairs = zip(approximate.index_SR.tolist(), exact.index_SR.tolist(), strict=True)
-    shared = sum(len(set(a) & set(b)) for a, b in pairs)
-    queries, k = exact.index_SR.shape
-    return Recall(shared / max(1, exact.index_SR.numel()), k, queries)
-
-
 @torch.no_grad()
 def exact_search(
-    embedding_ND: Tensor,
-    query_SD: Tensor,
-    *,
-    k: int,
-    scan: Scan,
-    hidden: Sequence[Tensor | None],
+    embedding_ND: Tensor, query_SD: Tensor, k: int, scan: Scan, hidden: Sequence[Tensor | None]
 ) -> NearestCaptions:
     """The `k` rows of largest dot product with each unit query, leaving out its `hidden` rows.
 
@@ -150,28 +82,20 @@ def exact_search(
     score_SR = torch.empty(len(query_SD), k, device=embedding_ND.device)
     nonzero_S = query_SD.any(1)
     for query in (~nonzero_S).nonzero().flatten().tolist():
-        index_SR[query], score_SR[query] = _nearest_to_zeros(embedding_ND, hidden[query], k)
+        # All captions tie. The published code asks this of padding and leaves the choice to
+        # torch.topk; so do we, or its numbers could not be had again.
+        score_N = embedding_ND.new_zeros(len(embedding_ND))
+        if (rows := hidden[query]) is not None:
+            score_N[rows] = -torch.inf
+        score_SR[query], index_SR[query] = score_N.topk(k)
     nonzero = nonzero_S.nonzero().flatten().tolist()
     for first in range(0, len(nonzero), _QUERIES):
         chosen = nonzero[first : first + _QUERIES]
         candidates = _candidates(scan, query_SD[chosen], k, [hidden[query] for query in chosen])
-        for query, (rows, upper) in zip(chosen, candidates, strict=True):
-            best = _rank(embedding_ND, query_SD[query], rows, upper, k)
+        for query, candidate in zip(chosen, candidates, strict=True):
+            best = _rank(embedding_ND, query_SD[query], *candidate, k)
             index_SR[query], score_SR[query] = best
     return NearestCaptions(index_SR, score_SR)
-
-
-def _nearest_to_zeros(embedding_ND: Tensor, hidden: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """The captions nearest to a query of zeros: all tie.
-
-    The published code asks this of padding and leaves the choice to torch.topk; so do we, or its
-    numbers could not be had again.
-    """
-    score_N = embedding_ND.new_zeros(len(embedding_ND))
-    if hidden is not None:
-        score_N[hidden] = -torch.inf
-    score_R, index_R = score_N.topk(k)
-    return index_R, score_R
 
 
 def _candidates(
@@ -187,7 +111,10 @@ def _candidates(
     lower_SR = query_SD.new_full((queries, k), -torch.inf)
     candidates: list[tuple[Tensor, Tensor, Tensor]] = []
     for first, score_SN, bound_S in scan.scores(query_SD):
-        _mask_hidden(score_SN, first, hidden)
+        for query, rows in enumerate(hidden):
+            if rows is not None:
+                here = rows[(rows >= first) & (rows < first + score_SN.shape[1])]
+                score_SN[query, here - first] = -torch.inf
         tiles = pad(score_SN, (0, -score_SN.shape[1] % _TILE), value=-torch.inf)
         tiles = tiles.view(queries, -1, _TILE)
         best_SN = tiles.amax(2)
@@ -210,13 +137,6 @@ def _candidates(
     return list(
         zip(row[order].split_with_sizes(counts), upper[order].split_with_sizes(counts), strict=True)
     )
-
-
-def _mask_hidden(score_SN: Tensor, first: int, hidden: Sequence[Tensor | None]) -> None:
-    for query, rows in enumerate(hidden):
-        if rows is not None:
-            here = rows[(rows >= first) & (rows < first + score_SN.shape[1])]
-            score_SN[query, here - first] = -torch.inf
 
 
 def _rank(
@@ -269,8 +189,7 @@ class FloatScan:
         return one_S, one_S - 1
 
 
-@dataclass(frozen=True, slots=True)
-class _PackedRows:
+class _PackedRows(NamedTuple):
     first: int
     packed: Any
     length: float

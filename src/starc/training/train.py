@@ -19,9 +19,8 @@ from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Collator
 from starc.model.starc import STaRC
-from starc.retrieval.captions import same_text
+from starc.retrieval.captions import digest_of, same_text
 from starc.retrieval.datastore import Datastore, open_datastore
-from starc.retrieval.storage import digest_of
 from starc.training import recipes
 from starc.training.dataset import Videos
 from starc.training.loop import Progress, Task, accelerator, freeze
