@@ -18,6 +18,7 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -86,9 +87,7 @@ class TemporalConfig:
     positions: int = 100
     """Learned positions; T of the paper. Longer videos reuse the nearest one."""
     depth: int = 12
-    """Blocks."""
     heads: int = 12
-    """Attention heads of a block."""
     feed_forward: int = 2048
     """Hidden width of a block's feed-forward layer."""
     dropout: float = training_only(0.1)
@@ -227,11 +226,9 @@ class T5Config:
     feed_forward: int = 3072
     """d_ff."""
     layers: int = 12
-    """Encoder (speech) layers."""
+    """Of the encoder (speech)."""
     decoder_layers: int = 12
-    """Decoder layers."""
     heads: int = 12
-    """Attention heads."""
     text_vocabulary: int = 32100
     """Ids of text, sentinels included; time ids follow."""
     bins: int = 100
@@ -299,9 +296,8 @@ class BeamSearch:
             raise ValueError(f"search knows the rules published and transformers: {self.rules = }")
         if not all(0 < part < 1 for part in self.quantiles):
             raise ValueError(f"search needs quantiles between 0 and 1, got {self.quantiles = }")
-        if self.max_repeated_words is not None and (
-            self.max_repeated_words < 1 or not self.token_type_first
-        ):
+        most = self.max_repeated_words
+        if most is not None and (most < 1 or not self.token_type_first):
             raise ValueError(
                 f"search needs token_type_first and {self.max_repeated_words = } of at least 1"
             )
@@ -510,12 +506,7 @@ def check(config: Config) -> None:
 
 
 def _check_numbers(where: str, part: Any) -> None:
-    zero_allowed = {
-        "noise",
-        "label_smoothing",
-        "temporal_prior",
-        "saliency_bias",
-    }
+    zero_allowed = {"noise", "label_smoothing", "temporal_prior", "saliency_bias"}
     for spec in dataclasses.fields(part):
         value, name = getattr(part, spec.name), f"{where}.{spec.name}"
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -532,10 +523,10 @@ def _check_numbers(where: str, part: Any) -> None:
 
 def override(config: Any, text: str) -> Any:
     """The dataclass with one `dotted.key=value` applied; `part=none` and `part=on` switch parts."""
-    key, equals, value = text.partition("=")
+    key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
-        raise ConfigError(f"{text!r}: no value; write {key.strip()}=VALUE")
-    return _replaced(config, key.strip().split("."), value.strip(), key.strip())
+        raise ConfigError(f"{text!r}: no value; write {key}=VALUE")
+    return _replaced(config, key.split("."), value, key)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -564,15 +555,13 @@ def build(kind: type, data: Any, where: str) -> Any:
     optional = {spec.name for spec in dataclasses.fields(kind) if spec.metadata.get("training")}
     if missing := [name for name in hints if name not in data and name not in optional]:
         raise ConfigError(f"{where}: missing {', '.join(missing)}; write all settings")
-    values: dict[str, Any] = {}
-    for name, hint in hints.items():
-        if name not in data:
-            continue
-        value, part = data[name], _part(hint)
-        if part is not None and value is not None:
-            values[name] = build(part, value, f"{where}.{name}")
-        else:
-            values[name] = _typed(value, hint, f"{where}.{name}")
+    values = {
+        name: build(part, data[name], f"{where}.{name}")
+        if (part := _part(hint)) and data[name] is not None
+        else _typed(data[name], hint, f"{where}.{name}")
+        for name, hint in hints.items()
+        if name in data
+    }
     try:
         return kind(**values)
     except ValueError as error:
@@ -584,22 +573,13 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         for option in options:
-            try:
+            with suppress(ConfigError):
                 return _typed(value, option, where)
-            except ConfigError:
-                continue
-    elif origin is Literal:
-        if value in options and isinstance(value, str):
-            return value
-    elif origin is tuple:
-        if isinstance(value, list | tuple):
-            return tuple(_typed(item, options[0], where) for item in value)
-    elif hint is type(None):
-        if value is None:
-            return None
-    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+    elif origin is tuple and isinstance(value, list | tuple):
+        return tuple(_typed(item, options[0], where) for item in value)
+    elif hint is float and type(value) in (int, float):
         return float(value)
-    elif type(value) is hint:
+    elif type(value) is hint or (origin is Literal and value in options):
         return value
     raise ConfigError(f"{where}: expected {_describe(hint)} (found {value!r})")
 
@@ -642,8 +622,10 @@ def _replaced(part: Any, path: list[str], text: str, key: str) -> Any:
 
 def _plain(text: str, hint: Any) -> Any:
     """Text of the command line as a JSON-like value."""
+    if hint is str:
+        return text
     words = {"none": None, "true": True, "false": False}
-    if hint is not str and text.lower() in words:
+    if text.lower() in words:
         return words[text.lower()]
     items = text.strip("()[]").rstrip(",").split(",")
     if typing.get_origin(hint) is tuple:
@@ -651,8 +633,6 @@ def _plain(text: str, hint: Any) -> Any:
     if "tuple" in str(hint) and len(items) > 1:
         return [_plain(item.strip(), int) for item in items]
     for kind in (int, float):
-        try:
-            return text if hint is str else kind(text)
-        except ValueError:
-            continue
+        with suppress(ValueError):
+            return kind(text)
     return text

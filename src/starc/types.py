@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -124,42 +124,7 @@ class Captioned:
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary, ready for `json.dump`."""
-        return {
-            "starc": CAPTIONED_VERSION,
-            "video": self.video,
-            "duration": self.duration,
-            "events": [
-                {
-                    "start": event.start,
-                    "end": event.end,
-                    "caption": event.caption,
-                    "confidence": event.confidence,
-                    "repeated": event.repeated,
-                }
-                for event in self.events
-            ],
-            "sentences": [
-                {"start": sentence.start, "end": sentence.end, "text": sentence.text}
-                for sentence in self.sentences
-            ],
-            "frame_times": list(self.frame_times),
-            "saliency": list(self.saliency),
-            "segments": [
-                {
-                    "first": segment.first,
-                    "stop": segment.stop,
-                    "anchor": segment.anchor,
-                    "score": segment.score,
-                    "kept": segment.kept,
-                    "captions": [
-                        {"caption": found.caption, "similarity": found.similarity}
-                        for found in segment.captions
-                    ],
-                }
-                for segment in self.segments
-            ],
-            "provenance": dict(self.provenance),
-        }
+        return {"starc": CAPTIONED_VERSION, **_plain(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Captioned:
@@ -169,15 +134,10 @@ class Captioned:
                 f"expected a captioned video of version {CAPTIONED_VERSION}, "
                 f"found {data.get('starc')!r}"
             )
-        segments = tuple(
-            Segment(
-                **{
-                    **segment,
-                    "captions": tuple(Retrieved(**found) for found in segment["captions"]),
-                }
-            )
-            for segment in data["segments"]
-        )
+        segments = [
+            Segment(**{**each, "captions": tuple(Retrieved(**one) for one in each["captions"])})
+            for each in data["segments"]
+        ]
         return cls(
             video=data["video"],
             duration=data["duration"],
@@ -185,6 +145,15 @@ class Captioned:
             sentences=tuple(Sentence(**sentence) for sentence in data["sentences"]),
             frame_times=tuple(data["frame_times"]),
             saliency=tuple(data["saliency"]),
-            segments=segments,
+            segments=tuple(segments),
             provenance=dict(data["provenance"]),
         )
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses as dictionaries and tuples as lists, all the way down."""
+    if is_dataclass(value):
+        return {spec.name: _plain(getattr(value, spec.name)) for spec in fields(value)}
+    if isinstance(value, tuple):
+        return [item if isinstance(item, float) else _plain(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value

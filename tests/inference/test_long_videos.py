@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from starc.config import Windowing
 from starc.inference import long_videos
-from starc.inference.long_videos import FrameRange, WindowEvents
+from starc.inference.long_videos import FrameRange
 from starc.types import Event, Segment, Sentence
 
 LONG = Windowing()
@@ -33,13 +33,9 @@ def caption(duration: int, events: list[Event]) -> tuple[list[Event], float]:
     """Windows, looks and merging as the pipeline does them; also the size of a time token."""
     plan = long_videos.plan(duration, fps=1.0, most=100, windowing=LONG)
     times = [float(index) for index in plan.indices]
-    parts = []
-    for window in plan.windows:
-        start, end = long_videos.seconds(window, times, duration)
-        parts.append(
-            WindowEvents(start, end, long_videos.shifted(look(events, start, end), start, end))
-        )
-    return long_videos.merge_events(parts), max(part.end - part.start for part in parts) / 99
+    spans = [long_videos.seconds(window, times, duration) for window in plan.windows]
+    looks = [long_videos.shifted(look(events, *span), *span) for span in spans]
+    return long_videos.merge_events(spans, looks), max(end - start for start, end in spans) / 99
 
 
 @pytest.mark.parametrize("duration", [801, 1500, 7200])
@@ -76,7 +72,7 @@ def test_overlapping_events_at_a_seam_stay_apart() -> None:
 def test_the_same_event_in_other_words_is_one() -> None:
     left = [Event(80.0, 100.0, "crack eggs", 0.4)]
     right = [Event(81.0, 118.0, "the eggs are broken into a bowl", 0.6)]
-    found = long_videos.merge_events([WindowEvents(0, 100, left), WindowEvents(75, 175, right)])
+    found = long_videos.merge_events([(0, 100), (75, 175)], [left, right])
     assert [(e.start, e.end, e.caption) for e in found] == [
         (80.0, 118.0, "the eggs are broken into a bowl")
     ] or found[0].start == 81.0
@@ -86,7 +82,7 @@ def test_the_same_event_in_other_words_is_one() -> None:
 def test_what_only_one_window_says_counts_in_its_own_half() -> None:
     left = [Event(76, 80, "mine"), Event(95, 99, "at my edge")]
     right = [Event(77.5, 78, "at its edge"), Event(90, 94, "its own")]
-    found = long_videos.merge_events([WindowEvents(0, 100, left), WindowEvents(75, 175, right)])
+    found = long_videos.merge_events([(0, 100), (75, 175)], [left, right])
     assert [event.caption for event in found] == ["mine", "its own"]
 
 
@@ -132,7 +128,7 @@ def test_a_sentence_belongs_to_the_window_that_holds_its_middle() -> None:
 def test_saliency_and_segments_are_joined_at_the_middle_of_a_seam() -> None:
     windows = [FrameRange(0, 10), FrameRange(6, 16)]
     assert long_videos.owned(windows) == [FrameRange(0, 8), FrameRange(8, 16)]
-    assert long_videos.merge_saliency(windows, [[0.1] * 10, [0.9] * 10]) == [0.1] * 8 + [0.9] * 8
+    assert long_videos.merge_frames(windows, [[0.1] * 10, [0.9] * 10]) == [0.1] * 8 + [0.9] * 8
     left = [Segment(0, 5, 1, 0.5), Segment(5, 10, 2, 0.7, kept=False)]
     right = [Segment(0, 4, 2, 0.9), Segment(4, 10, 3, 0.1)]
     assert long_videos.merge_segments(windows, [left, right]) == [
@@ -144,7 +140,7 @@ def test_saliency_and_segments_are_joined_at_the_middle_of_a_seam() -> None:
 
 def test_one_window_changes_nothing() -> None:
     events = [Event(5, 9, "b"), Event(1, 3, "a")]
-    assert long_videos.merge_events([WindowEvents(0, 10, events)]) == events[::-1]
+    assert long_videos.merge_events([(0, 10)], [events]) == events[::-1]
     segments = [Segment(0, 4, 1, 0.5), Segment(4, 10, 1, 0.5)]
     assert long_videos.merge_segments([FrameRange(0, 10)], [segments]) == segments
 

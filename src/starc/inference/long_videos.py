@@ -39,14 +39,6 @@ class FramePlan(NamedTuple):
     windows: list[FrameRange]
 
 
-class WindowEvents(NamedTuple):
-    """What was said about the seconds [start, end)."""
-
-    start: float
-    end: float
-    events: list[Event]
-
-
 def plan(frames: int, *, most: int, windowing: Windowing | None, fps: float = 1.0) -> FramePlan:
     """Frames to use of a video with `frames` sampled at `fps`, for a model that sees `most`.
 
@@ -55,18 +47,15 @@ def plan(frames: int, *, most: int, windowing: Windowing | None, fps: float = 1.
     """
     if frames < 1:
         raise ValueError(f"a video has frames, got {frames = }")
-    if windowing is None or frames <= most or frames / fps <= windowing.longest:
-        count = min(frames, most)
-        return FramePlan([j * frames // count for j in range(count)], [FrameRange(0, count)])
-    count = max(most + 1, math.ceil(frames / fps * most / windowing.seconds))
-    count = min(count, frames)
-    step = max(1, int(most * (1 - windowing.overlap)))
-    windows = 1 + math.ceil((count - most) / step)
-    firsts = [round(k * (count - most) / (windows - 1)) for k in range(windows)]
-    return FramePlan(
-        [j * frames // count for j in range(count)],
-        [FrameRange(first, first + most) for first in firsts],
-    )
+    count, firsts = min(frames, most), [0]
+    if windowing and frames > most and frames / fps > windowing.longest:
+        count = max(most + 1, math.ceil(frames / fps * most / windowing.seconds))
+        count = min(count, frames)
+        step = max(1, int(most * (1 - windowing.overlap)))
+        windows = 1 + math.ceil((count - most) / step)
+        firsts = [round(k * (count - most) / (windows - 1)) for k in range(windows)]
+    ranges = [FrameRange(first, first + min(count, most)) for first in firsts]
+    return FramePlan([j * frames // count for j in range(count)], ranges)
 
 
 def seconds(window: FrameRange, times: Sequence[float], duration: float) -> tuple[float, float]:
@@ -91,8 +80,10 @@ def shifted(events: Iterable[Event], start: float, end: float) -> list[Event]:
     return [replace(event, start=a, end=b) for event, a, b in moved if a < b]
 
 
-def merge_events(parts: Sequence[WindowEvents]) -> list[Event]:
-    """One list of events from windows in order of time.
+def merge_events(
+    spans: Sequence[tuple[float, float]], events: Sequence[Sequence[Event]]
+) -> list[Event]:
+    """One list from the events of windows that lie at `spans` seconds, in order of time.
 
     Two events of neighbouring windows are one if, inside the seconds both windows see, they mostly
     cover each other, or overlap and share most words. The joint event takes each end from the
@@ -100,39 +91,33 @@ def merge_events(parts: Sequence[WindowEvents]) -> list[Event]:
     its caption from the window that saw more of it. What both could see whole and only one has
     said stays if it lies in that window's half.
     """
-    merged = list(parts[0].events) if parts else []
-    for before, after in itertools.pairwise(parts):
-        merged = _seam(merged, list(after.events), after.start, before.end)
+    merged = list(events[0]) if events else []
+    for (before, after), following in zip(itertools.pairwise(spans), events[1:], strict=True):
+        merged = _seam(merged, following, after[0], before[1])
     return sorted(merged, key=lambda event: (event.start, event.end))
 
 
-def _seam(left: list[Event], right: list[Event], start: float, end: float) -> list[Event]:
+def _seam(left: list[Event], right: Sequence[Event], start: float, end: float) -> list[Event]:
     """Join two lists over the shared seconds [start, end)."""
     if start >= end:
         return [*left, *right]
-    candidates = sorted(
-        (
-            (-_alike(a, b, start, end), i, j)
-            for i, a in enumerate(left)
-            for j, b in enumerate(right)
-            if _alike(a, b, start, end) > 0
-        ),
-    )
+    candidates = [
+        (-_alike(a, b, start, end), i, j) for i, a in enumerate(left) for j, b in enumerate(right)
+    ]
     pairs: dict[int, int] = {}
-    for _, i, j in candidates:
-        if i not in pairs and j not in pairs.values():
+    for likeness, i, j in sorted(candidates):
+        if likeness < 0 and i not in pairs and j not in pairs.values():
             pairs[i] = j
-    middle = (start + end) / 2
     joined = [_joined(left[i], right[j], start, end) for i, j in pairs.items()]
     first = [
         event
         for i, event in enumerate(left)
-        if i not in pairs and (event.start < start or event.start + event.end <= 2 * middle)
+        if i not in pairs and (event.start < start or event.start + event.end <= start + end)
     ]
     second = [
         event
         for j, event in enumerate(right)
-        if j not in pairs.values() and (event.end > end or event.start + event.end > 2 * middle)
+        if j not in pairs.values() and (event.end > end or event.start + event.end > start + end)
     ]
     return [*first, *joined, *second]
 
@@ -174,14 +159,12 @@ def owned(windows: Sequence[FrameRange]) -> list[FrameRange]:
     return [FrameRange(first, stop) for first, stop in zip(firsts, stops, strict=True)]
 
 
-def merge_saliency(
-    windows: Sequence[FrameRange], saliency: Sequence[Sequence[float]]
-) -> list[float]:
-    """Saliency of every position, from the window that answers for it."""
+def merge_frames(windows: Sequence[FrameRange], rows: Sequence[Sequence[float]]) -> list[float]:
+    """A value (such as saliency) of every position, from the window that answers for it."""
     return [
         value
-        for window, own, values in zip(windows, owned(windows), saliency, strict=True)
-        for value in values[own.first - window.first : own.stop - window.first]
+        for window, own, row in zip(windows, owned(windows), rows, strict=True)
+        for value in row[own.first - window.first : own.stop - window.first]
     ]
 
 
@@ -191,23 +174,15 @@ def merge_segments(
     """Segments of the whole video; at a seam, two of one anchor become one."""
     merged: list[Segment] = []
     for window, own, cut in zip(windows, owned(windows), segments, strict=True):
-        for at_seam, segment in enumerate(_cropped(cut, window, own)):
-            last = merged[-1] if merged else None
-            if not at_seam and last and last.anchor == segment.anchor:
-                chosen = max(last, segment, key=lambda one: (one.kept, one.score))
-                merged[-1] = replace(chosen, first=last.first, stop=segment.stop)
-            else:
-                merged.append(segment)
+        cropped = []
+        for segment in cut:
+            first = max(segment.first + window.first, own.first)
+            stop = min(segment.stop + window.first, own.stop)
+            if first < stop:
+                cropped.append(replace(segment, first=first, stop=stop))
+        if merged and cropped and merged[-1].anchor == cropped[0].anchor:
+            before, after = merged.pop(), cropped[0]
+            chosen = max(before, after, key=lambda one: (one.kept, one.score))
+            cropped[0] = replace(chosen, first=before.first, stop=after.stop)
+        merged += cropped
     return merged
-
-
-def _cropped(segments: Iterable[Segment], window: FrameRange, own: FrameRange) -> list[Segment]:
-    moved = (
-        (
-            segment,
-            max(segment.first + window.first, own.first),
-            min(segment.stop + window.first, own.stop),
-        )
-        for segment in segments
-    )
-    return [replace(one, first=first, stop=stop) for one, first, stop in moved if first < stop]

@@ -18,7 +18,7 @@ from torch import Tensor
 from starc.config import BeamSearch
 from starc.errors import CheckpointError
 from starc.inference import long_videos
-from starc.inference.long_videos import FramePlan, WindowEvents
+from starc.inference.long_videos import FramePlan
 from starc.model import saliency
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Collator, Example
@@ -124,31 +124,26 @@ def predict(
     examples = [example for video in cut for example in video.examples]
     spans = [span for video in cut for span in video.spans]
     # Windows of similar memory decode together: less padding, the same answers.
-    order = sorted(range(len(examples)), key=lambda n: _length(examples[n]))
+    lengths = [
+        len(example.clip_TD) + sum(len(sentence.text) for sentence in example.sentences)
+        for example in examples
+    ]
+    order = sorted(range(len(examples)), key=lengths.__getitem__)
     windows: dict[int, WindowPrediction] = {}
-    for first in range(0, len(order), AT_ONCE):
-        some = order[first : first + AT_ONCE]
-        generated = _generate(loaded, collate, [examples[n] for n in some], search)
-        for n, one in zip(some, generated, strict=True):
-            windows[n] = _window(loaded, collate, examples[n], spans[n], one)
+    model, search = loaded.model, search or loaded.config.decoding
+    device, training = next(model.parameters()).device, model.training
+    model.eval()
+    try:
+        for first in range(0, len(order), AT_ONCE):
+            some = order[first : first + AT_ONCE]
+            batches = [collate([examples[n]]).to(device) for n in some]
+            generated = model.generate(batches, loaded.store, search)
+            for n, one in zip(some, generated, strict=True):
+                windows[n] = _window(loaded, collate, examples[n], spans[n], one)
+    finally:
+        model.train(training)
     in_order = iter(windows[n] for n in range(len(examples)))
     return [_joined(video, list(islice(in_order, len(video.examples)))) for video in cut]
-
-
-def _length(example: Example) -> int:
-    return len(example.clip_TD) + sum(len(sentence.text) for sentence in example.sentences)
-
-
-def _generate(
-    loaded: Loaded, collate: Collator, examples: Sequence[Example], search: BeamSearch | None
-) -> list[Generated]:
-    device, training = next(loaded.model.parameters()).device, loaded.model.training
-    loaded.model.eval()
-    try:
-        batches = [collate([example]).to(device) for example in examples]
-        return loaded.model.generate(batches, loaded.store, search or loaded.config.decoding)
-    finally:
-        loaded.model.train(training)
 
 
 def _window(
@@ -170,14 +165,13 @@ def _window(
         for segment in video.segments[0]
         if segment.first < frames
     ]
-    events = [_rounded(event) for event in collate.events(decoded, example.duration)]
+    events = [
+        event
+        if event.confidence is None
+        else replace(event, confidence=round(event.confidence, CONFIDENCE_DIGITS))
+        for event in collate.events(decoded, example.duration)
+    ]
     return WindowPrediction(*span, events, scores, segments, frames)
-
-
-def _rounded(event: Event) -> Event:
-    if event.confidence is None:
-        return event
-    return replace(event, confidence=round(event.confidence, CONFIDENCE_DIGITS))
 
 
 def _joined(video: VideoWindows, windows: Sequence[WindowPrediction]) -> Prediction:
@@ -185,13 +179,11 @@ def _joined(video: VideoWindows, windows: Sequence[WindowPrediction]) -> Predict
     ranges, events = video.plan.windows, windows[0].events
     if len(windows) > 1:
         moved = [long_videos.shifted(one.events, one.start, one.end) for one in windows]
-        events = long_videos.merge_events(
-            [WindowEvents(one.start, one.end, m) for one, m in zip(windows, moved, strict=True)]
-        )
+        events = long_videos.merge_events(video.spans, moved)
     return Prediction(
         events=tuple(events),
         frame_times=video.times,
-        saliency=tuple(long_videos.merge_saliency(ranges, [one.saliency for one in windows])),
+        saliency=tuple(long_videos.merge_frames(ranges, [one.saliency for one in windows])),
         segments=tuple(long_videos.merge_segments(ranges, [one.segments for one in windows])),
         windows=tuple(windows),
     )

@@ -114,13 +114,7 @@ def _encoded(model: STaRC, batch: Batch, loaded: Loaded) -> VideoEncoding:
 
 
 def _merged(ranges: Sequence[FrameRange], rows: Sequence[Tensor]) -> Tensor:
-    """One value per frame of a video, each from the window that answers for the frame."""
-    return torch.cat(
-        [
-            row_T[own.first - window.first : own.stop - window.first].cpu()
-            for window, own, row_T in zip(ranges, long_videos.owned(ranges), rows, strict=True)
-        ]
-    )
+    return torch.tensor(long_videos.merge_frames(ranges, [row_T.tolist() for row_T in rows]))
 
 
 def retrieving_segments(
