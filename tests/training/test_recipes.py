@@ -51,6 +51,15 @@ def test_unknown_names_offer_the_nearest() -> None:
         recipe("youcook")
     with pytest.raises(ConfigError, match="did you mean 'windows'"):
         ablation("window")
+    with pytest.raises(ConfigError, match="known: components, windows"):
+        ablation("nosuch")
+
+
+def test_a_pattern_is_a_setting() -> None:
+    chosen = apply_overrides(recipe("youcook2"), ["train.freeze=t5.encoder.*,temporal.*"])
+    assert chosen.train.freeze == ("t5.encoder.*", "temporal.*")
+    one = apply_overrides(recipe("youcook2"), ["train.freeze=t5.encoder.*"])
+    assert one.train.freeze == ("t5.encoder.*",)
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
