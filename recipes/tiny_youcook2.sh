@@ -4,6 +4,7 @@
 set -eu
 data=$1 out=$2
 here=$(dirname "$0")
+. "$here/stage.sh"
 mkdir -p "$out"
 
 # Annotations, timed speech, tokenizer, joint space, datastores, features.
@@ -15,23 +16,23 @@ plain="--set model.swsa=none --set model.saliency=none --set model.retrieval=non
 # Stage 1, Vid2Seq: MiniLM's token embeddings and heads that copy; practice on short extracts of the
 # speech; all training videos, twice three epochs.
 [ -e "$out/first" ] || python "$here/first_weights.py" tiny_youcook2 "$out/data" "$out/first" $plain
-[ -e "$out/practice/last" ] || starc train tiny_youcook2 --annotations "$out/data/extracts.json" $files $plain \
-    --run "$out/practice" --init "$out/first" --set model.windowing.seconds=30 \
+stage "$out/practice" starc train tiny_youcook2 --annotations "$out/data/extracts.json" $files $plain \
+    --init "$out/first" --set model.windowing.seconds=30 \
     --set model.windowing.longest=36 --set train.clip=1 \
     --set train.batch=16 --set train.epochs=1 --set train.learning_rate=2e-2
-[ -e "$out/vid2seq/last" ] || starc train tiny_youcook2 --annotations "$out/data/train.json" $files $plain \
-    --run "$out/vid2seq" --init "$out/practice/last" --set model.windowing.longest=120 \
+stage "$out/vid2seq" starc train tiny_youcook2 --annotations "$out/data/train.json" $files $plain \
+    --init "$out/practice/last" --set model.windowing.longest=120 \
     --set model.windowing.seconds=100 --set train.clip=1 --set train.learning_rate=1.2e-2
-[ -e "$out/vid2seq2/last" ] || starc train tiny_youcook2 --annotations "$out/data/train.json" $files $plain \
-    --run "$out/vid2seq2" --init "$out/vid2seq/last" --set train.clip=1 --set train.learning_rate=1e-2
+stage "$out/vid2seq2" starc train tiny_youcook2 --annotations "$out/data/train.json" $files $plain \
+    --init "$out/vid2seq/last" --set train.clip=1 --set train.learning_rate=1e-2
 
 # Stage 2, STaRC: the videos whose speech has real times, several seeds from the same start.
 [ -e "$out/second" ] || python "$here/first_weights.py" tiny_youcook2 "$out/data" "$out/second" \
     --after "$out/vid2seq2/last"
 for seed in 0 1 2; do
-    [ -e "$out/starc$seed/last" ] || starc train tiny_youcook2 --annotations "$out/data/timed.json" $files \
+    stage "$out/starc$seed" starc train tiny_youcook2 --annotations "$out/data/timed.json" $files \
         --datastore "$out/data/datastore" --validation "$out/data/choose.json" \
-        --run "$out/starc$seed" --init "$out/second" --set train.seed=$seed
+        --init "$out/second" --set train.seed=$seed
 done
 
 # What is shipped is the mean of their weights. Settings were chosen on choose.json, the first 100 videos.

@@ -2,9 +2,10 @@
 # The paper on YouCook2, from raw files to a score: sh recipes/youcook2.sh DATA OUT
 # DATA holds train.json and val.json (annotations), videos/, speech.pkl (or .json) and t5-base's
 # tokenizer.json and a Vid2Seq checkpoint vid2seq.pth (docs/data.md). For several GPUs write
-# `accelerate launch -m starc` for `starc`.
+# `torchrun --nproc-per-node N -m starc` for the `starc` of `starc train`.
 set -eu
 data=$1 out=$2
+. "$(dirname "$0")/stage.sh"
 mkdir -p "$out"
 
 [ -e "$out/features.safetensors" ] || starc features "$data/videos" --out "$out/features.safetensors" \
@@ -18,9 +19,9 @@ files="--annotations $data/train.json --features $out/features.safetensors --spe
 rest="--validation $data/val.json --tokenizer $data/tokenizer.json"
 
 # First stage, from pretrained Vid2Seq; second stage, ten epochs at 1e-5.
-starc import "$data/vid2seq.pth" --out "$out/pretrained"
-starc train vid2seq $files $rest --run "$out/vid2seq" --init "$out/pretrained"
-starc train "${RECIPE:-youcook2}" $files $rest --run "$out/starc" --init "$out/vid2seq/best" \
+[ -e "$out/pretrained" ] || starc import "$data/vid2seq.pth" --out "$out/pretrained"
+stage "$out/vid2seq" starc train vid2seq $files $rest --init "$out/pretrained"
+stage "$out/starc" starc train "${RECIPE:-youcook2}" $files $rest --init "$out/vid2seq/best" \
     --datastore "$out/datastore"
 
 starc evaluate "$out/starc/best" --annotations "$data/val.json" \

@@ -532,7 +532,7 @@ def override(config: Any, text: str) -> Any:
 def suggest(name: str, known: Iterable[str]) -> str:
     """Words for an error message: the nearest known name, or all of them."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
 
 

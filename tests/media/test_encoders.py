@@ -120,7 +120,7 @@ def test_frames_of_another_size(tiny_clip: Path) -> None:
 def test_clip_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import AutoConfig
 
-    def offline(source: str) -> None:
+    def offline(source: str, **_: bool) -> None:
         raise OSError(f"We couldn't connect to the hub to load {source}.\nCheck your connection.")
 
     monkeypatch.setattr(AutoConfig, "from_pretrained", offline)

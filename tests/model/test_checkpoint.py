@@ -6,6 +6,8 @@ import argparse
 import dataclasses
 import json
 import os
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from tokenizers.models import WordLevel
 from starc import config as configs
 from starc.config import to_dict
 from starc.errors import CheckpointError, ConfigError
+from starc.media import encoders
 from starc.model import checkpoint, published
 from starc.model.starc import STaRC
 from support.tiny import batch, store, tiny
@@ -171,9 +174,27 @@ def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> str:
         raise OSError("offline mode is enabled\nsecond line")
 
+    monkeypatch.setattr(checkpoint, "hub_is_away", lambda: False)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     with pytest.raises(CheckpointError, match="the hub says: offline mode is enabled"):
         checkpoint.load("someone/starc")
+
+
+def test_no_network_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for proxy in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(proxy, raising=False)
+        monkeypatch.delenv(proxy.upper(), raising=False)
+    with socket.socket() as deaf:  # bound, not listening
+        deaf.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        encoders.hub_is_away.cache_clear()
+        began = time.monotonic()
+        with pytest.raises(CheckpointError, match="the hub does not answer"):
+            checkpoint.load("nobody/nothing")
+        with pytest.raises(CheckpointError, match="the model hub does not answer"):
+            encoders.load_image_encoder("nobody/nothing")
+        assert time.monotonic() - began < 20  # of which most is importing transformers
+    encoders.hub_is_away.cache_clear()
 
 
 def test_a_hub_id_is_a_folder_in_the_cache(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,20 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from starc.cli import app
 from starc.errors import ConfigError
 from starc.training.dataset import batch_order, batches_per_epoch
-from starc.training.recipes import RECIPES, TrainConfig, apply_overrides, from_dict, recipe, to_dict
+from starc.training.recipes import (
+    RECIPES,
+    TrainConfig,
+    apply_overrides,
+    from_dict,
+    recipe,
+    settings,
+    to_dict,
+)
 from starc.training.tables import ABLATIONS, ablation
 
 
@@ -51,6 +61,28 @@ def test_unknown_names_offer_the_nearest() -> None:
         recipe("youcook")
     with pytest.raises(ConfigError, match="did you mean 'windows'"):
         ablation("window")
+    with pytest.raises(ConfigError, match="known: components, windows"):
+        ablation("nosuch")
+
+
+def test_every_setting_is_listed_and_can_be_set() -> None:
+    whole = recipe("tiny_youcook2")
+    listed = {one.name: one for one in settings(whole)}
+    assert listed["train.learning_rate"].value == "0.004"
+    assert listed["train.freeze"].meaning.startswith("Parameters that stay as they are")
+    assert apply_overrides(whole, [f"{one.name}={one.value}" for one in listed.values()]) == whole
+    shown = CliRunner().invoke(app, ["recipes", "show", "vitt", "--set", "train.epochs=3"])
+    assert shown.exit_code == 0 and "model.loss.saliency_weight" in shown.output
+    assert "Window sizes of SWSA" in CliRunner().invoke(app, ["recipes", "show", "windows"]).output
+    everything = CliRunner().invoke(app, ["recipes"]).output
+    assert all(name in everything for name in (*RECIPES, *ABLATIONS))
+
+
+def test_a_pattern_is_a_setting() -> None:
+    chosen = apply_overrides(recipe("youcook2"), ["train.freeze=t5.encoder.*,temporal.*"])
+    assert chosen.train.freeze == ("t5.encoder.*", "temporal.*")
+    one = apply_overrides(recipe("youcook2"), ["train.freeze=t5.encoder.*"])
+    assert one.train.freeze == ("t5.encoder.*",)
 
 
 @pytest.mark.parametrize("name", ABLATIONS)

@@ -60,6 +60,7 @@ app.command()(research.analyse)
 app.command()(doctor.doctor)
 app.add_typer(datastore.app, name="datastore")
 app.add_typer(research.data, name="data")
+app.add_typer(research.recipes, name="recipes")
 
 
 def main() -> None:

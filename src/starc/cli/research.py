@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from starc.cli.progress import bar, err, note, out
 
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
+recipes = typer.Typer(help="Recipes, ablations and settings.", invoke_without_command=True)
 
 Annotations = Annotated[Path, typer.Option("--annotations", help="Annotated videos.")]
 FeaturesPath = Annotated[Path, typer.Option("--features", help="Frame features of all videos.")]
@@ -53,10 +55,10 @@ def data_check(
     from starc.media.subtitles import read_transcripts
     from starc.model.checkpoint import load
     from starc.retrieval.datastore import open_datastore
-    from starc.training import recipes
     from starc.training.data_check import examine
+    from starc.training.recipes import recipe as recipe_of
 
-    width = recipes.recipe(recipe).model.temporal.features if recipe else None
+    width = recipe_of(recipe).model.temporal.features if recipe else None
     width = load(model_name(model)).image_width if model else width
     findings = examine(
         read_references(annotations, subset=subset),
@@ -217,6 +219,47 @@ def train(
         )
     if os.environ.get("RANK", "0") == "0":
         out.print(str(run / "best"))
+
+
+@recipes.callback()
+def list_recipes(context: typer.Context) -> None:
+    """List recipes and ablations; `show NAME` prints all settings of a recipe."""
+    from starc.training.recipes import RECIPES
+    from starc.training.tables import ABLATIONS
+
+    if context.invoked_subcommand is not None:
+        return
+    for title, entries in (
+        ("Recipes (starc train)", {n: (made.__doc__ or "").strip() for n, made in RECIPES.items()}),
+        ("Ablations (starc ablate)", {name: one.title for name, one in ABLATIONS.items()}),
+    ):
+        out.print(_table(title, [list(entry) for entry in entries.items()]))
+    out.print("starc recipes show NAME prints every setting with its value and meaning.")
+
+
+@recipes.command("show")
+def show_recipe(
+    name: Annotated[str, typer.Argument(help="A recipe or an ablation.")],
+    overrides: Settings = None,
+) -> None:
+    """Every setting of a recipe as --set names it, with value and meaning; or rows of a table."""
+    from starc.training.recipes import RECIPES, apply_overrides, recipe, settings
+    from starc.training.tables import ABLATIONS
+
+    if name in ABLATIONS:
+        rows = [[row.name, " ".join(row.overrides) or "as it is"] for row in ABLATIONS[name].rows]
+        out.print(_table(ABLATIONS[name].title, rows))
+        return
+    whole = apply_overrides(recipe(name), overrides or [])
+    rows = [[one.name, one.value, one.meaning] for one in settings(whole)]
+    out.print(_table((RECIPES[name].__doc__ or "").strip(), rows))
+
+
+def _table(title: str, rows: list[list[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, show_header=False, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def evaluate(

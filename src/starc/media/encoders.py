@@ -15,12 +15,19 @@ model that uses both learns the map between them.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
+import os
+import socket
+import threading
+import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -36,6 +43,8 @@ PUBLISHED_ENCODER = "openai/clip-vit-large-patch14"
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 CLIP_BATCH = 32
+HUB_SECONDS = 3.0
+"""So long the model hub may take to answer."""
 LITE_MEAN = (127 / 255,) * 3
 LITE_STD = (128 / 255,) * 3
 LITE_BLOCKS = (
@@ -179,15 +188,17 @@ def _load_clip(source: str) -> Any:
     if local and not Path(source).is_dir():
         raise _unloadable(source, OSError("no such folder"))
     load: Any = CLIPModel.from_pretrained  # its annotation forgets output_loading_info
+    away = not Path(source).is_dir() and hub_is_away()
     try:
-        config = AutoConfig.from_pretrained(source)
+        config = AutoConfig.from_pretrained(source, local_files_only=away)
         if config.model_type != "clip":
             raise CheckpointError(
                 f"{source}: not a CLIP model (found {config.model_type!r}); name a CLIP"
             )
-        model, report = load(source, output_loading_info=True)
+        model, report = load(source, output_loading_info=True, local_files_only=away)
     except UNLOADABLE as error:
-        raise _unloadable(source, error) from error
+        absent = OSError("no such folder, no copy in the cache; the model hub does not answer")
+        raise _unloadable(source, absent if away else error) from error
     missing = sorted(report["missing_keys"])
     if missing:
         raise CheckpointError(
@@ -196,11 +207,32 @@ def _load_clip(source: str) -> Any:
     return model
 
 
+@functools.cache
+def hub_is_away() -> bool:
+    """The model hub does not answer in a few seconds; its library would try for a minute."""
+    if urllib.request.getproxies():
+        return False
+    address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    answered = threading.Event()
+
+    def ask() -> None:
+        with suppress(OSError):
+            port = address.port or (80 if address.scheme == "http" else 443)
+            socket.create_connection((address.hostname or "", port), HUB_SECONDS).close()
+            answered.set()
+
+    asking = threading.Thread(target=ask, daemon=True)  # looking up a name knows no time limit
+    asking.start()
+    asking.join(HUB_SECONDS)
+    return not answered.is_set()
+
+
 def _load_tokenizer(source: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(source)
+        away = not Path(source).is_dir() and hub_is_away()
+        return AutoTokenizer.from_pretrained(source, local_files_only=away)
     except UNLOADABLE as error:
         raise _unloadable(source, error) from error
 

@@ -27,6 +27,7 @@ from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover, replacing_folder
+from starc.media.encoders import hub_is_away
 from starc.model import published
 from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
@@ -369,9 +370,11 @@ def _folder(folder_or_hub_id: Path | str) -> Path:
         raise CheckpointError(f"{name}: no such folder; give a model folder or a hub id owner/name")
     from huggingface_hub import snapshot_download
 
+    away = hub_is_away()
+    wanted = [CONFIG, WEIGHTS, TOKENIZER, JOINT, f"{DATASTORE}/*"]
     try:
-        wanted = [CONFIG, WEIGHTS, TOKENIZER, JOINT, f"{DATASTORE}/*"]
-        return Path(snapshot_download(name, allow_patterns=wanted))
+        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=away))
     except Exception as error:  # offline, unknown, private: the hub has many classes for them
-        reason = str(error).split("\n")[0]
-        raise CheckpointError(f"{name}: not a folder, and the hub says: {reason}") from None
+        said = str(error).split("\n")[0]
+        reason = "the hub does not answer; is there a network?" if away else f"the hub says: {said}"
+        raise CheckpointError(f"{name}: not a folder, and {reason}") from None

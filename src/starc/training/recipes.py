@@ -7,10 +7,14 @@ folder and read back when a run is resumed.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-from collections.abc import Mapping, Sequence
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, cast
 
 from starc import config as model_config
 from starc.config import (
@@ -174,6 +178,37 @@ def recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise ConfigError(f"recipe {name!r}: unknown; {model_config.suggest(name, RECIPES)}")
     return RECIPES[name]()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One thing that --set can change."""
+
+    name: str
+    value: str
+    meaning: str
+
+
+def settings(part: Any, prefix: str = "") -> Iterator[Setting]:
+    """Every setting of a recipe, with its value; meanings are the docstrings under the fields."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(type(part))))
+    body = cast("ast.ClassDef", tree.body[0]).body
+    meanings = {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }
+    for spec in dataclasses.fields(part):
+        value, name = getattr(part, spec.name), prefix + spec.name
+        if dataclasses.is_dataclass(value):
+            yield from settings(value, f"{name}.")
+        else:
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            shown = shown.lower() if value is None or isinstance(value, bool) else shown
+            yield Setting(name, shown, meanings.get(spec.name, ""))
 
 
 def to_dict(whole: Recipe) -> dict[str, Any]:
