@@ -58,9 +58,8 @@ def score(
     from starc import evaluation
 
     if protocol not in ("published", "pdvc"):
-        raise typer.BadParameter(
-            f"{protocol!r} is not one of published, pdvc", param_hint="--protocol"
-        )
+        found = f"{protocol!r} is not one of published, pdvc"
+        raise typer.BadParameter(found, param_hint="--protocol")
     files = [predictions] if compare is None else [predictions, compare]
     with meteor_with_progress() as meteor:
         reports = [
@@ -91,14 +90,10 @@ def meteor_with_progress() -> Iterator[Callable[[], Meteor]]:
     """A maker of one `Meteor`, with a bar while its paraphrase index is built."""
     from starc.evaluation.meteor import Meteor
 
-    columns = (BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
-    with Progress(
-        TextColumn("Indexing METEOR's paraphrases (once)"),
-        *columns,
-        console=err,
-        transient=True,
-        disable=not err.is_terminal,
-    ) as bar:
+    title, percentage = "Indexing METEOR's paraphrases (once)", "{task.percentage:>3.0f} %"
+    columns = (TextColumn(title), BarColumn(), TextColumn(percentage), TimeRemainingColumn())
+    hidden = not err.is_terminal
+    with Progress(*columns, console=err, transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=1.0, visible=False)
 
         def advance(fraction: float) -> None:
@@ -176,8 +171,7 @@ def write_per_video(report: Report, path: Path) -> None:
         with replacing(path) as file:
             writer = csv.writer(file)
             writer.writerow(["video", *columns])
-            writer.writerows(
-                zip(report.videos, *(x.tolist() for x in columns.values()), strict=True)
-            )
+            values = [column.tolist() for column in columns.values()]
+            writer.writerows(zip(report.videos, *values, strict=True))
     except OSError as error:
         raise StarcError(f"{path}: cannot be written ({error.strerror}); choose another") from None

@@ -6,8 +6,7 @@ missing, what does not fit, what leaks, how much there is. Nothing is changed.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -62,61 +61,49 @@ def examine(
 ) -> Findings:
     """Everything that can be said without training."""
     problems = [
-        *_features(annotations, features, width),
-        *_speech(annotations, speech),
+        *(_features(annotations, features, width) if features is not None else ()),
+        *(_speech(annotations, speech) if speech is not None else ()),
         *_events(annotations),
         *_leaks(annotations, store, held_out or {}),
     ]
-    durations = [annotated.duration for annotated in annotations.values() if annotated.duration]
-    lengths = [end - start for each in annotations.values() for start, end in each.spans]
-    words = [len(text.split()) for each in annotations.values() for text in each.sentences]
+    videos = annotations.values()
+    lengths = [end - start for each in videos for start, end in each.spans]
+    measured: dict[str, tuple[list[float], tuple[int, ...]]] = {
+        "video length, s": ([v.duration for v in videos if v.duration], (60, 120, 240, 480, 960)),
+        "events per video": ([len(each.spans) for each in videos], (2, 4, 8, 12, 20)),
+        "event length, s": (lengths, (5, 10, 20, 40, 80)),
+        "words per caption": (
+            [len(text.split()) for each in videos for text in each.sentences],
+            (4, 8, 12, 20, 40),
+        ),
+    }
     return Findings(
         videos=len(annotations),
         events=len(lengths),
         sentences=sum(len((speech or {}).get(video, ())) for video in annotations),
         problems=tuple(problem for problem in problems if problem.where),
-        histograms={
-            "video length, s": _histogram(durations, (60, 120, 240, 480, 960)),
-            "events per video": _histogram(
-                [len(each.spans) for each in annotations.values()], (2, 4, 8, 12, 20)
-            ),
-            "event length, s": _histogram(lengths, (5, 10, 20, 40, 80)),
-            "words per caption": _histogram(words, (4, 8, 12, 20, 40)),
-        },
+        histograms={name: _histogram(*values) for name, values in measured.items()},
     )
 
 
 def _features(
-    annotations: Mapping[str, VideoAnnotation],
-    features: Mapping[str, Tensor] | None,
-    width: int | None,
-) -> list[DataProblem]:
-    if features is None:
-        return []
-    missing = tuple(video for video in annotations if video not in features)
+    annotations: Mapping[str, VideoAnnotation], features: Mapping[str, Tensor], width: int | None
+) -> Iterator[DataProblem]:
+    yield DataProblem("videos without features", tuple(v for v in annotations if v not in features))
     wrong, broken = [], []
     for video in annotations:
-        if video in missing:
-            continue
         try:
-            found = features[video]
+            if video in features and (actual := features[video].shape[-1]) != (width or actual):
+                wrong.append(f"{video} has {actual}")
         except StarcError as error:
             broken.append(str(error))
-            continue
-        if width is not None and found.shape[-1] != width:
-            wrong.append(f"{video} has {found.shape[-1]}")
-    return [
-        DataProblem("videos without features", missing),
-        DataProblem(f"features of another width than {width}", tuple(wrong)),
-        DataProblem("features that cannot be read", tuple(broken)),
-    ]
+    yield DataProblem(f"features of another width than {width}", tuple(wrong))
+    yield DataProblem("features that cannot be read", tuple(broken))
 
 
 def _speech(
-    annotations: Mapping[str, VideoAnnotation], speech: Mapping[str, Sequence[Sentence]] | None
-) -> list[DataProblem]:
-    if speech is None:
-        return []
+    annotations: Mapping[str, VideoAnnotation], speech: Mapping[str, Sequence[Sentence]]
+) -> Iterator[DataProblem]:
     silent = tuple(video for video in annotations if not speech.get(video))
     late = tuple(
         video
@@ -124,65 +111,48 @@ def _speech(
         if annotated.duration
         and any(sentence.end > annotated.duration for sentence in speech.get(video, ()))
     )
-    return [
-        DataProblem("videos without speech", silent, serious=False),
-        DataProblem("videos with speech after their end (it is left out)", late, serious=False),
-    ]
+    yield DataProblem("videos without speech", silent, serious=False)
+    yield DataProblem("videos with speech after their end (it is left out)", late, serious=False)
 
 
-def _events(annotations: Mapping[str, VideoAnnotation]) -> list[DataProblem]:
-    kinds: dict[str, list[str]] = {
-        "events that run backwards": [],
-        "events that reach beyond the video": [],
-        "events without words": [],
-        "events that occur twice": [],
-    }
-    nothing = []
+def _events(annotations: Mapping[str, VideoAnnotation]) -> Iterator[DataProblem]:
+    backwards, beyond, wordless, twice, endless = [], [], [], [], []
     for video, annotated in annotations.items():
-        seen: Counter[tuple[tuple[float, float], str]] = Counter()
-        for n, (span, text) in enumerate(
-            zip(annotated.spans, annotated.sentences, strict=True), start=1
-        ):
+        duration, seen = annotated.duration, set()
+        if not duration or duration <= 0:
+            endless.append(video)
+        pairs = zip(annotated.spans, annotated.sentences, strict=True)
+        for n, ((start, end), text) in enumerate(pairs, start=1):
             name = f"{video} #{n}"
-            start, end = span
             if end <= start:
-                kinds["events that run backwards"].append(name)
-            elif start < 0 or (annotated.duration and end > annotated.duration + 1):
-                kinds["events that reach beyond the video"].append(name)
+                backwards.append(name)
+            elif start < 0 or (duration and end > duration + 1):
+                beyond.append(name)
             if not text.strip():
-                kinds["events without words"].append(name)
-            if seen[span, text]:
-                kinds["events that occur twice"].append(name)
-            seen[span, text] += 1
-        if not annotated.duration or annotated.duration <= 0:
-            nothing.append(video)
-    return [
-        DataProblem("videos without a duration", tuple(nothing)),
-        *(DataProblem(what, tuple(where), serious=False) for what, where in kinds.items()),
-    ]
+                wordless.append(name)
+            if (start, end, text) in seen:
+                twice.append(name)
+            seen.add((start, end, text))
+    yield DataProblem("videos without a duration", tuple(endless))
+    yield DataProblem("events that run backwards", tuple(backwards), serious=False)
+    yield DataProblem("events that reach beyond the video", tuple(beyond), serious=False)
+    yield DataProblem("events without words", tuple(wordless), serious=False)
+    yield DataProblem("events that occur twice", tuple(twice), serious=False)
 
 
 def _leaks(
     annotations: Mapping[str, VideoAnnotation],
     store: CaptionStore | None,
     held_out: Mapping[str, VideoAnnotation],
-) -> list[DataProblem]:
+) -> Iterator[DataProblem]:
     both = tuple(video for video in held_out if video in annotations)
-    problems = [DataProblem("held-out videos that are also trained on", both)]
+    yield DataProblem("held-out videos that are also trained on", both)
     if store is not None:
-        captions = [text for each in held_out.values() for text in each.sentences]
-        owned = {video for video in store.videos if video in held_out}
-        problems.append(
-            DataProblem(
-                "captions of held-out videos in the datastore",
-                tuple(overlap(store, captions)),
-                serious=bool(owned),
-            )
-        )
-        problems.append(
-            DataProblem("held-out videos in the datastore", tuple(sorted(filter(None, owned))))
-        )
-    return problems
+        leaked = overlap(store, [text for each in held_out.values() for text in each.sentences])
+        owned = sorted({video for video in store.videos if video and video in held_out})
+        what = "captions of held-out videos in the datastore"
+        yield DataProblem(what, tuple(leaked), serious=bool(owned))
+        yield DataProblem("held-out videos in the datastore", tuple(owned))
 
 
 def _histogram(values: Sequence[float], edges: Sequence[float]) -> dict[str, int]:

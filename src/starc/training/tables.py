@@ -7,7 +7,7 @@ ones the text names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
@@ -45,6 +45,7 @@ def _four(cider: float, meteor: float, soda: float, bleu: float) -> dict[str, fl
     return {"CIDEr": cider, "METEOR": meteor, "soda_c": soda, "Bleu_4": bleu}
 
 
+_MARGINALS = {"B": "balanced", "UnB": "relaxed"}
 _FULL = _four(80.53, 13.86, 10.73, 6.75)
 
 
@@ -56,13 +57,28 @@ def _retrieved(captions: int, *paper: float) -> Row:
     return Row(str(captions), (f"model.retrieval.captions={captions}",), _four(*paper))
 
 
-def _balance(frames: str, anchors: str, paper: Mapping[str, float]) -> Row:
-    short = {"balanced": "B", "relaxed": "UnB"}
-    return Row(
-        f"frames {short[frames]}, anchors {short[anchors]}",
-        (f"model.transport.frames={frames}", f"model.transport.anchor_marginal={anchors}"),
-        paper,
-    )
+def _sweep(
+    title: str,
+    kind: Literal["figure", "grid"],
+    settings: Mapping[str, tuple[str, Sequence[float]]],
+    *,
+    best: tuple[float, ...],
+    axes: Mapping[str, str],
+) -> Ablation:
+    """A row per combination of values: `settings` name their symbol and values, `axes` the symbols
+    a figure shows. The paper's text tells the CIDEr of the `best` combination only."""
+    rows = []
+    for values in product(*(choices for _, choices in settings.values())):
+        at = {symbol: value for (symbol, _), value in zip(settings.values(), values, strict=True)}
+        rows.append(
+            Row(
+                ", ".join(f"{symbol} {value:g}" for symbol, value in at.items()),
+                tuple(f"model.{key}={v:g}" for key, v in zip(settings, values, strict=True)),
+                {"CIDEr": 80.53} if values == best else {},
+                at=tuple(at[symbol] for symbol in axes),
+            )
+        )
+    return Ablation(title, tuple(rows), kind, tuple(axes.values()))
 
 
 ABLATIONS: dict[str, Ablation] = {
@@ -116,19 +132,12 @@ ABLATIONS: dict[str, Ablation] = {
             _retrieved(15, 78.00, 13.81, 10.56, 6.57),
         ),
     ),
-    "anchors": Ablation(
+    "anchors": _sweep(
         "Anchors K and kept segments k",
-        tuple(
-            Row(
-                f"K {anchors}, k {kept}",
-                (f"model.transport.anchors={anchors}", f"model.segments.top_k={kept}"),
-                {"CIDEr": 80.53} if (anchors, kept) == (8, 5) else {},
-                at=(kept, anchors),
-            )
-            for anchors, kept in product((6, 8, 10), (3, 5, 7))
-        ),
         "figure",
-        ("kept segments k", "anchors K"),
+        {"transport.anchors": ("K", (6, 8, 10)), "segments.top_k": ("k", (3, 5, 7))},
+        best=(8, 5),
+        axes={"k": "kept segments k", "K": "anchors K"},
     ),
     "saliency-prompt": Ablation(
         "Corrupted saliency prompts",
@@ -139,56 +148,39 @@ ABLATIONS: dict[str, Ablation] = {
             Row("saliency", (), _FULL),
         ),
     ),
-    "lambda": Ablation(
+    "lambda": _sweep(
         "Weight λ of the saliency loss",
-        tuple(
-            Row(
-                f"λ {value:g}",
-                (f"model.loss.saliency_weight={value:g}",),
-                {"CIDEr": 80.53} if value == 6 else {},
-                at=(value,),
-            )
-            for value in (1, 2, 4, 6, 8)
-        ),
         "figure",
-        ("λ",),
+        {"loss.saliency_weight": ("λ", (1, 2, 4, 6, 8))},
+        best=(6,),
+        axes={"λ": "λ"},
     ),
-    "tau": Ablation(
+    "tau": _sweep(
         "Temperature τ of the saliency loss",
-        tuple(
-            Row(
-                f"τ {value:g}",
-                (f"model.saliency.temperature={value:g}",),
-                {"CIDEr": 80.53} if value == 0.5 else {},
-                at=(value,),
-            )
-            for value in (0.1, 0.3, 0.5, 0.7, 1.0)
-        ),
         "figure",
-        ("τ",),
+        {"saliency.temperature": ("τ", (0.1, 0.3, 0.5, 0.7, 1.0))},
+        best=(0.5,),
+        axes={"τ": "τ"},
     ),
-    "mu-gamma": Ablation(
+    "mu-gamma": _sweep(
         "Saliency bias μ and frame penalty γ",
-        tuple(
-            Row(
-                f"μ {bias:g}, γ {penalty:g}",
-                (
-                    f"model.transport.saliency_bias={bias:g}",
-                    f"model.transport.frame_penalty={penalty:g}",
-                ),
-                {"CIDEr": 80.53} if (bias, penalty) == (0.1, 0.3) else {},
-                at=(bias, penalty),
-            )
-            for bias, penalty in product((0.05, 0.1, 0.3), (0.1, 0.3, 0.5))
-        ),
         "grid",
-        ("μ", "γ"),
+        {
+            "transport.saliency_bias": ("μ", (0.05, 0.1, 0.3)),
+            "transport.frame_penalty": ("γ", (0.1, 0.3, 0.5)),
+        },
+        best=(0.1, 0.3),
+        axes={"μ": "μ", "γ": "γ"},
     ),
     "balance": Ablation(
         "Balanced (B) and unbalanced (UnB) transport",
         tuple(
-            _balance(frames, anchors, _FULL if (frames, anchors) == ("relaxed", "balanced") else {})
-            for frames, anchors in product(("balanced", "relaxed"), ("balanced", "relaxed"))
+            Row(
+                f"frames {f}, anchors {a}",
+                (f"model.transport.frames={frames}", f"model.transport.anchor_marginal={anchors}"),
+                _FULL if (f, a) == ("UnB", "B") else {},
+            )
+            for (f, frames), (a, anchors) in product(_MARGINALS.items(), repeat=2)
         ),
     ),
     "datastore": Ablation(

@@ -178,8 +178,12 @@ class JobQueue:
             captioned = self._caption(job.path, progress, job.cancel.is_set)
             if job.cancel.is_set():
                 raise Cancelled
-            job.result = write_result(job, captioned)
-            state = "done"
+            title = {"title": job.title} if job.uploaded else {}
+            provenance = {**captioned.provenance, **title}
+            captioned = replace(captioned, video=job.path.name, provenance=provenance)
+            with replacing(job.path.with_suffix(".json")) as file:
+                json.dump(captioned.to_json(), file)
+            job.result, state = job.path.with_suffix(".json"), "done"
         except Cancelled:
             state = "cancelled"
         except StarcError as error:
@@ -199,18 +203,6 @@ class JobQueue:
         if state == "cancelled" and job.uploaded:
             with suppress(OSError):
                 job.path.unlink()
-
-
-def write_result(job: CaptionJob, captioned: Captioned) -> Path:
-    """The record of a finished job, beside its video; an upload keeps its title in it."""
-    provenance = dict(captioned.provenance)
-    if job.uploaded:
-        provenance["title"] = job.title
-    captioned = replace(captioned, video=job.path.name, provenance=provenance)
-    path = job.path.with_suffix(".json")
-    with replacing(path) as file:
-        json.dump(captioned.to_json(), file)
-    return path
 
 
 async def receive_upload(

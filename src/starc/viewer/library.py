@@ -13,7 +13,6 @@ it has, captions before speech. There is no index: the text of a thousand videos
 from __future__ import annotations
 
 import bisect
-import hashlib
 import heapq
 import logging
 import math
@@ -38,7 +37,7 @@ from starc.viewer.records import (
     read_many,
     summarise,
 )
-from starc.viewer.security import confine
+from starc.viewer.security import confine, digest
 
 log = logging.getLogger("starc")
 
@@ -158,7 +157,7 @@ class Library:
         for path in listing.videos:
             name = video_id(path.name)
             by_id[name] = None if name in by_id else path  # two of a name: neither
-        taken: set[Path] = set()
+        taken: set[Path | None] = set()
         for record in listing.records:
             for key, summary in self._summaries(record, root):
                 video = (
@@ -166,8 +165,7 @@ class Library:
                     or (by_stem.get((record.parent, record.stem)) if key is None else None)
                     or by_id.get(video_id(summary.name))
                 )
-                if video is not None:
-                    taken.add(video)
+                taken.add(video)
                 if root.is_dir() or root in (record, video):
                     yield self._item(root, listing, record, key, video, summary)
         for path in listing.videos:
@@ -215,12 +213,8 @@ class Library:
         if versions:
             summary = self._parse(version_path(edits, versions[-1])) or summary
         folder = root if root.is_dir() else root.parent
-        id = _digest(f"{source}\0{key or ''}")
+        id = digest(f"{source}\0{key or ''}")[:16]
         return Item(id, folder, record, key, video, edits, versions, summary)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _edits_folder(source: Path, key: str | None) -> Path:
@@ -228,7 +222,7 @@ def _edits_folder(source: Path, key: str | None) -> Path:
     `talk.mp4.edits/0001.json`."""
     stem = source.stem if source.suffix == ".json" else source.name
     folder = source.with_name(stem + EDITS)
-    return folder if key is None else folder / _digest(key)
+    return folder if key is None else folder / digest(key)[:16]
 
 
 def version_path(edits: Path, version: int) -> Path:

@@ -307,16 +307,6 @@ def static_file(name: Annotated[str, InPath(max_length=80)]) -> Response:
     return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
 
-def library_page() -> Response:
-    """The page that lists the videos."""
-    return static_file("index.html")
-
-
-def video_page(id: str) -> Response:
-    """The page of one video; which one is for its script to read."""
-    return static_file("watch.html")
-
-
 ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/api/library", Viewer.open_library),
     ("GET", "/api/search", Viewer.find_moments),
