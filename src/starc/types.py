@@ -49,8 +49,6 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One spoken sentence."""
-
     start: float
     end: float
     text: str
@@ -61,8 +59,6 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One decoded picture."""
-
     time: float
     rgb_HWC: NDArray[np.uint8]
 
@@ -159,7 +155,7 @@ def _read(kind: Any, value: Any, name: str) -> Any:
         return value
     if type(value) is kind:
         return value
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = _hints(kind)
         return kind(**{key: _read(hints[key], item, key) for key, item in dict(value).items()})
     origin, options = get_origin(kind), get_args(kind)

@@ -36,8 +36,6 @@ EXTRAS = {
 
 
 class Finding(NamedTuple):
-    """One line of the report."""
-
     name: str
     ok: bool
     found: str

@@ -21,7 +21,6 @@ def bar(name: str, *more: str) -> Progress:
 
 
 def print_json(value: Any) -> None:
-    """A result as JSON on stdout."""
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -102,8 +102,7 @@ def analyse(loaded: Loaded, videos: Videos, indices: Sequence[int]) -> Iterator[
 
 
 def _encoded(model: STaRC, batch: Batch, loaded: Loaded) -> VideoEncoding:
-    frames_BTD = model.encode_frames(batch)
-    return model.encode_video(frames_BTD, batch, loaded.store, inference=True)
+    return model.encode_video(model.encode_frames(batch), batch, loaded.store, inference=True)
 
 
 def _merged(ranges: Sequence[FrameRange], rows: Sequence[Tensor]) -> Tensor:

@@ -22,8 +22,6 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class DataProblem:
-    """One kind of trouble and where it is."""
-
     what: str
     where: tuple[str, ...]
     serious: bool = True
@@ -36,8 +34,6 @@ class DataProblem:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is there, and what is wrong with it."""
-
     videos: int
     events: int
     sentences: int
@@ -46,7 +42,6 @@ class Findings:
 
     @property
     def sound(self) -> bool:
-        """Nothing serious was found."""
         return not any(problem.serious for problem in self.problems)
 
 

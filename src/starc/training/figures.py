@@ -27,7 +27,7 @@ from starc.training.tables import Ablation
 if TYPE_CHECKING:
     from starc.training.ablations import Result
 
-_EVENT, _LINE, _OTHER = "#8fc9a3", "#1f3a5f", "#c2571a"
+_EVENT, _SEGMENT, _LINE, _OTHER = "#8fc9a3", "#9db7d9", "#1f3a5f", "#c2571a"
 _LETTERS, _LINES = 180, 7
 """Small letters that fit side by side in a panel, and lines of them in a strip."""
 _NAMES = {
@@ -90,17 +90,27 @@ def anchors_over_time(analysed_videos: Sequence[VideoAnalysis], path: Path) -> P
 
 def segmentations(analysed: VideoAnalysis, path: Path) -> Path:
     """The annotated events above what each way of cutting finds, with the caption it retrieves."""
-    figure, axes = _panels(len(analysed.segments) + 1, height=1.3)
-    spans = [(event.start, event.end, event.caption, True) for event in analysed.events]
-    _strip(axes[0], spans, analysed.duration, "annotated", _EVENT)
     frame = analysed.duration / len(analysed.salient_T)
-    for axis, (method, segments) in zip(axes[1:], analysed.segments.items(), strict=True):
+    strips = {"annotated": [(one.start, one.end, one.caption, True) for one in analysed.events]}
+    for method, segments in analysed.segments.items():
         captions = [one.captions[0].caption if one.captions else "" for one in segments]
-        spans = [
+        strips[_NAMES[method]] = [
             (segment.first * frame, segment.stop * frame, caption, segment.kept)
             for segment, caption in zip(segments, captions, strict=True)
         ]
-        _strip(axis, spans, analysed.duration, _NAMES[method], "#9db7d9")
+    figure, axes = _panels(len(strips), height=1.3)
+    for axis, (name, spans) in zip(axes, strips.items(), strict=True):
+        colour = _EVENT if name == "annotated" else _SEGMENT
+        for start, end, caption, kept in spans:
+            axis.axvspan(start, end, color=colour, alpha=0.9 if kept else 0.25, linewidth=0)
+            axis.axvline(start, color="white", linewidth=1)
+            letters = int(_LETTERS * (end - start) / analysed.duration)
+            if kept and letters >= 4:
+                text = "\n".join(textwrap.wrap(caption, letters, max_lines=_LINES, placeholder="…"))
+                axis.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=6)
+        axis.set_yticks([])
+        axis.set_title(name, loc="left", fontsize=9)
+        axis.set_xlim(0, analysed.duration)
     return _save(figure, path)
 
 
@@ -191,25 +201,6 @@ def _times(analysed: VideoAnalysis) -> list[float]:
     return [(t + 0.5) * analysed.duration / frames for t in range(frames)]
 
 
-def _strip(
-    axis: Any,
-    spans: Sequence[tuple[float, float, str, bool]],
-    duration: float,
-    name: str,
-    colour: str,
-) -> None:
-    for start, end, caption, kept in spans:
-        axis.axvspan(start, end, color=colour, alpha=0.9 if kept else 0.25, linewidth=0)
-        axis.axvline(start, color="white", linewidth=1)
-        letters = int(_LETTERS * (end - start) / duration)
-        if kept and letters >= 4:
-            text = "\n".join(textwrap.wrap(caption, letters, max_lines=_LINES, placeholder="…"))
-            axis.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=6)
-    axis.set_yticks([])
-    axis.set_title(name, loc="left", fontsize=9)
-    axis.set_xlim(0, duration)
-
-
 def _save(figure: Any, path: Path, dpi: int = 140) -> Path:
     figure.savefig(path, dpi=dpi)
     _pyplot().close(figure)
@@ -225,7 +216,6 @@ def draw(
     *,
     videos: int,
 ) -> list[Path]:
-    """The paper's figures of a model or run folder."""
     loaded = open_model(model)
     read = Videos.read(annotations, features, speech)
     analysed_videos = list(analyse(loaded, read, range(min(videos, len(read)))))

@@ -196,7 +196,6 @@ ABLATIONS: dict[str, Ablation] = {
 
 
 def ablation(name: str) -> Ablation:
-    """The ablation of that name."""
     if name not in ABLATIONS:
         raise ConfigError(f"ablation {name!r}: unknown; {suggest(name, ABLATIONS)}")
     return ABLATIONS[name]

@@ -47,8 +47,6 @@ class EditRefused(StarcError):
 
 
 class EditConflict(StarcError):
-    """Somebody saved in the meantime."""
-
     status = 409
 
     def __init__(self, newest: int) -> None:

@@ -42,8 +42,6 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the library shows of one record."""
-
     name: str
     """The video as the record names it, without folders."""
     title: str
@@ -79,7 +77,6 @@ def read_json(path: Path, *, outline: bool = False) -> dict[str, Any] | None:
 
 
 def read_captioned(path: Path) -> Captioned:
-    """One captioned video."""
     content = read_json(path)
     if content is None:
         raise AnnotationError(f"{path}: not a captioned video; make one with `starc caption`")

@@ -40,8 +40,6 @@ SHORTEST_TOKEN = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerLimits:
-    """How much a page may ask of the machine."""
-
     upload: int = 4 << 30
     """Bytes of one uploaded video."""
     body: int = 4 << 20
