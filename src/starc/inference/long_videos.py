@@ -105,8 +105,8 @@ def _seam(left: list[Event], right: Sequence[Event], start: float, end: float) -
         (-_alike(a, b, start, end), i, j) for i, a in enumerate(left) for j, b in enumerate(right)
     ]
     pairs: dict[int, int] = {}
-    for likeness, i, j in sorted(candidates):
-        if likeness < 0 and i not in pairs and j not in pairs.values():
+    for rank, i, j in sorted(candidates):
+        if rank < 0 and i not in pairs and j not in pairs.values():
             pairs[i] = j
     joined = [_joined(left[i], right[j], start, end) for i, j in pairs.items()]
     first = [
