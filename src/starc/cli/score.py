@@ -109,21 +109,16 @@ def show(
     from starc.evaluation.report import LOCALISATION, SECONDS, TIOUS
 
     report = reports[0]
-    captions = _table("Captions", "mean", *(f"@{t}" for t in TIOUS))
-    for name, printed in _PRINTED.items():
-        if name in report.metrics:
-            values = [report.metrics[name], *report.per_tiou.get(name, [])]
-            captions.add_row(printed, *map(_percent, values))
-    tables = [captions]
-    for title, suffixes in {
-        "Localisation": ["", *(f"@{t}" for t in TIOUS)],
-        "Start within": [f"@{s}s" for s in SECONDS],
-    }.items():
+    at_tious, at_seconds = [f"@{t}" for t in TIOUS], [f"@{s}s" for s in SECONDS]
+    tables = [_table("Captions", "mean", *at_tious)]
+    for name in [name for name in _PRINTED if name in report.metrics]:
+        values = [report.metrics[name], *report.per_tiou.get(name, [])]
+        tables[-1].add_row(_PRINTED[name], *map(_percent, values))
+    for title, suffixes in (("Localisation", ["", *at_tious]), ("Start within", at_seconds)):
         tables.append(_table(title, *(suffix or "mean" for suffix in suffixes)))
-        for name in LOCALISATION:
-            if name in report.metrics:
-                values = [report.metrics[name + suffix] for suffix in suffixes]
-                tables[-1].add_row(name, *map(_percent, values))
+        for name in [name for name in LOCALISATION if name in report.metrics]:
+            values = [report.metrics[name + suffix] for suffix in suffixes]
+            tables[-1].add_row(name, *map(_percent, values))
     if differences:
         tables.append(_table("Compared", *names, "difference", "95 % interval", "p", width=None))
     for each in differences:
