@@ -111,7 +111,6 @@ class SwsaConfig:
     frames 96 to 99 lie in no window, and windows longer than the video are skipped."""
 
     def steps(self) -> tuple[int, ...]:
-        """Stride of each size, in frames."""
         if self.stride == "tile":
             return self.sizes
         if self.stride == "half":
@@ -411,7 +410,6 @@ PRESETS = {"paper": paper, "published": published, "vid2seq": vid2seq, "tiny": t
 
 
 def preset(name: str) -> Config:
-    """The preset of that name."""
     if name not in PRESETS:
         raise ConfigError(f"preset {name!r}: unknown; {suggest(name, PRESETS)}")
     return PRESETS[name]()
@@ -586,10 +584,8 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
 
 def _describe(hint: Any) -> str:
     origin, options = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(_describe(option) for option in options)
-    if origin is Literal:
-        return " or ".join(options)
+    if origin in (typing.Union, types.UnionType, Literal):
+        return " or ".join(one if isinstance(one, str) else _describe(one) for one in options)
     if origin is tuple:
         return "numbers joined by commas"
     if dataclasses.is_dataclass(hint):
@@ -600,8 +596,7 @@ def _describe(hint: Any) -> str:
 
 def _replaced(part: Any, path: list[str], text: str, key: str) -> Any:
     """The dataclass with the setting at `path` read from `text`."""
-    hints = typing.get_type_hints(type(part))
-    name, rest = path[0], path[1:]
+    (name, *rest), hints = path, typing.get_type_hints(type(part))
     if name not in hints:
         raise ConfigError(f"{key}: unknown setting {name!r}; {suggest(name, hints)}")
     inner = _part(hints[name])

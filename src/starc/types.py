@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,8 +49,6 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One spoken sentence."""
-
     start: float
     end: float
     text: str
@@ -60,8 +59,6 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One decoded picture."""
-
     time: float
     rgb_HWC: NDArray[np.uint8]
 
@@ -128,26 +125,17 @@ class Captioned:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Captioned:
-        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError on anything else."""
+        """The inverse of `to_json`: finite numbers and real text.
+
+        Raises KeyError, TypeError, ValueError or OverflowError on anything else.
+        """
         if data.get("starc") != CAPTIONED_VERSION:
             raise ValueError(
                 f"expected a captioned video of version {CAPTIONED_VERSION}, "
                 f"found {data.get('starc')!r}"
             )
-        segments = [
-            Segment(**{**each, "captions": tuple(Retrieved(**one) for one in each["captions"])})
-            for each in data["segments"]
-        ]
-        return cls(
-            video=data["video"],
-            duration=data["duration"],
-            events=tuple(Event(**event) for event in data["events"]),
-            sentences=tuple(Sentence(**sentence) for sentence in data["sentences"]),
-            frame_times=tuple(data["frame_times"]),
-            saliency=tuple(data["saliency"]),
-            segments=tuple(segments),
-            provenance=dict(data["provenance"]),
-        )
+        kept: Captioned = _read(cls, {spec.name: data[spec.name] for spec in fields(cls)}, "record")
+        return kept
 
 
 def _plain(value: Any) -> Any:
@@ -157,3 +145,28 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [item if isinstance(item, float) else _plain(item) for item in value]
     return dict(value) if isinstance(value, Mapping) else value
+
+
+def _read(kind: Any, value: Any, name: str) -> Any:
+    """The inverse of `_plain`: a JSON value as the type of a field, checked all the way down."""
+    if kind is float and type(value) in (int, float):
+        if not math.isfinite(value):
+            raise ValueError(f"{name} must be finite, got {value}")
+        return value
+    if type(value) is kind:
+        return value
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = _hints(kind)
+        return kind(**{key: _read(hints[key], item, key) for key, item in dict(value).items()})
+    origin, options = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        return tuple(_read(options[0], item, name) for item in value)
+    if origin is Mapping:
+        return {_read(str, key, name): _read(str, item, name) for key, item in dict(value).items()}
+    if options:  # or None
+        return None if value is None else _read(options[0], value, name)
+    raise TypeError(f"{name} must be {_NAMES[kind]}, got {value!r:.40}")
+
+
+_NAMES = {str: "text", float: "a number", int: "a whole number", bool: "true or false"}
+_hints = cache(get_type_hints)

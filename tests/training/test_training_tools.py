@@ -113,8 +113,6 @@ def test_looking_inside_and_drawing(tmp_path: Path) -> None:
     assert set(seen[0].segments) == set(analysis.METHODS)
     for cut in seen[0].segments.values():
         assert [segment.first for segment in cut] == [0, *(s.stop for s in cut[:-1])]
-    value = analysis.area_under_curve(seen)
-    assert value is not None and 0 <= value <= 1
     for draw in (
         figures.saliency_over_time,
         figures.transition_sharpness,
@@ -183,15 +181,6 @@ def test_several_models_are_correlated(tmp_path: Path, meteor_backend: Any) -> N
     ended = CliRunner().invoke(app, ["analyse", str(folders[0]), str(tmp_path / "bare"), *named])
     assert isinstance(ended.exception, ConfigError)
     assert "retrieves nothing" in str(ended.exception)
-
-
-def test_area_under_curve_of_a_perfect_score() -> None:
-    (seen,) = analysis.analyse(untrained(recipe()), videos(), [0])
-    for score, expected in ((seen.salient_T.float(), 1.0), (1 - seen.salient_T.float(), 0.0)):
-        object.__setattr__(seen, "saliency_T", score)
-        assert analysis.area_under_curve([seen]) == expected
-    object.__setattr__(seen, "saliency_T", torch.ones(24))
-    assert analysis.area_under_curve([seen]) == 0.5
 
 
 @pytest.mark.parametrize("name", ["pooling", "anchors", "mu-gamma", "lambda"])

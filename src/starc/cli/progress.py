@@ -7,13 +7,7 @@ import sys
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 out = Console()
 err = Console(stderr=True)
@@ -21,19 +15,12 @@ err = Console(stderr=True)
 
 def bar(name: str, *more: str) -> Progress:
     """A bar that counts; `more` are further columns, such as "{task.fields[loss]}"."""
-    return Progress(
-        TextColumn(name),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        *(TextColumn(text) for text in more),
-        console=err,
-        disable=not err.is_terminal,
-    )
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    texts = (TextColumn(text) for text in more)
+    return Progress(*columns, *texts, console=err, disable=not err.is_terminal)
 
 
 def print_json(value: Any) -> None:
-    """A result as JSON on stdout."""
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 

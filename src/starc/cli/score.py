@@ -58,9 +58,8 @@ def score(
     from starc import evaluation
 
     if protocol not in ("published", "pdvc"):
-        raise typer.BadParameter(
-            f"{protocol!r} is not one of published, pdvc", param_hint="--protocol"
-        )
+        found = f"{protocol!r} is not one of published, pdvc"
+        raise typer.BadParameter(found, param_hint="--protocol")
     files = [predictions] if compare is None else [predictions, compare]
     with meteor_with_progress() as meteor:
         reports = [
@@ -91,14 +90,10 @@ def meteor_with_progress() -> Iterator[Callable[[], Meteor]]:
     """A maker of one `Meteor`, with a bar while its paraphrase index is built."""
     from starc.evaluation.meteor import Meteor
 
-    columns = (BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
-    with Progress(
-        TextColumn("Indexing METEOR's paraphrases (once)"),
-        *columns,
-        console=err,
-        transient=True,
-        disable=not err.is_terminal,
-    ) as bar:
+    title, percentage = "Indexing METEOR's paraphrases (once)", "{task.percentage:>3.0f} %"
+    columns = (TextColumn(title), BarColumn(), TextColumn(percentage), TimeRemainingColumn())
+    hidden = not err.is_terminal
+    with Progress(*columns, console=err, transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=1.0, visible=False)
 
         def advance(fraction: float) -> None:
@@ -114,21 +109,16 @@ def show(
     from starc.evaluation.report import LOCALISATION, SECONDS, TIOUS
 
     report = reports[0]
-    captions = _table("Captions", "mean", *(f"@{t}" for t in TIOUS))
-    for name, printed in _PRINTED.items():
-        if name in report.metrics:
-            values = [report.metrics[name], *report.per_tiou.get(name, [])]
-            captions.add_row(printed, *map(_percent, values))
-    tables = [captions]
-    for title, suffixes in {
-        "Localisation": ["", *(f"@{t}" for t in TIOUS)],
-        "Start within": [f"@{s}s" for s in SECONDS],
-    }.items():
+    at_tious, at_seconds = [f"@{t}" for t in TIOUS], [f"@{s}s" for s in SECONDS]
+    tables = [_table("Captions", "mean", *at_tious)]
+    for name in [name for name in _PRINTED if name in report.metrics]:
+        values = [report.metrics[name], *report.per_tiou.get(name, [])]
+        tables[-1].add_row(_PRINTED[name], *map(_percent, values))
+    for title, suffixes in (("Localisation", ["", *at_tious]), ("Start within", at_seconds)):
         tables.append(_table(title, *(suffix or "mean" for suffix in suffixes)))
-        for name in LOCALISATION:
-            if name in report.metrics:
-                values = [report.metrics[name + suffix] for suffix in suffixes]
-                tables[-1].add_row(name, *map(_percent, values))
+        for name in [name for name in LOCALISATION if name in report.metrics]:
+            values = [report.metrics[name + suffix] for suffix in suffixes]
+            tables[-1].add_row(name, *map(_percent, values))
     if differences:
         tables.append(_table("Compared", *names, "difference", "95 % interval", "p", width=None))
     for each in differences:
@@ -176,8 +166,7 @@ def write_per_video(report: Report, path: Path) -> None:
         with replacing(path) as file:
             writer = csv.writer(file)
             writer.writerow(["video", *columns])
-            writer.writerows(
-                zip(report.videos, *(x.tolist() for x in columns.values()), strict=True)
-            )
+            values = [column.tolist() for column in columns.values()]
+            writer.writerows(zip(report.videos, *values, strict=True))
     except OSError as error:
         raise StarcError(f"{path}: cannot be written ({error.strerror}); choose another") from None

@@ -105,8 +105,8 @@ def _seam(left: list[Event], right: Sequence[Event], start: float, end: float) -
         (-_alike(a, b, start, end), i, j) for i, a in enumerate(left) for j, b in enumerate(right)
     ]
     pairs: dict[int, int] = {}
-    for likeness, i, j in sorted(candidates):
-        if likeness < 0 and i not in pairs and j not in pairs.values():
+    for rank, i, j in sorted(candidates):
+        if rank < 0 and i not in pairs and j not in pairs.values():
             pairs[i] = j
     joined = [_joined(left[i], right[j], start, end) for i, j in pairs.items()]
     first = [
@@ -130,16 +130,10 @@ def _alike(a: Event, b: Event, start: float, end: float) -> float:
     if shared <= 0 or a_end <= a_start or b_end <= b_start:
         return 0.0
     overlap = shared / (max(a_end, b_end) - min(a_start, b_start))
-    words = _shared_words(a.caption, b.caption)
+    words_a, words_b = (set(re.findall(r"\w+", one.caption.casefold())) for one in (a, b))
+    said = len(words_a) + len(words_b)
+    words = 2 * len(words_a & words_b) / said if said else 1.0
     return overlap + words if overlap >= SAME or words >= SAME_WORDS else 0.0
-
-
-def _shared_words(a: str, b: str) -> float:
-    """Dice coefficient of the sets of words."""
-    words_a, words_b = (set(re.findall(r"\w+", text.casefold())) for text in (a, b))
-    if not (words_a or words_b):
-        return 1.0
-    return 2 * len(words_a & words_b) / (len(words_a) + len(words_b))
 
 
 def _joined(a: Event, b: Event, start: float, end: float) -> Event:

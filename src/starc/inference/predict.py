@@ -61,8 +61,6 @@ class WindowPrediction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the model makes of one video."""
-
     events: tuple[Event, ...]
     frame_times: tuple[float, ...]
     """Of the frames the model saw."""
@@ -175,7 +173,6 @@ def _window(
 
 
 def _joined(video: VideoWindows, windows: Sequence[WindowPrediction]) -> Prediction:
-    """One account of all windows of a video."""
     ranges, events = video.plan.windows, windows[0].events
     if len(windows) > 1:
         moved = [long_videos.shifted(one.events, one.start, one.end) for one in windows]

@@ -26,7 +26,6 @@ from starc.model import saliency
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Batch, Collator
 from starc.model.starc import STaRC, VideoEncoding
-from starc.training import evaluate
 from starc.training.dataset import Videos, usable_events
 from starc.types import Event, Segment
 
@@ -78,24 +77,18 @@ def analyse(loaded: Loaded, videos: Videos, indices: Sequence[int]) -> Iterator[
         batches = [collate([one]).to(next(model.parameters()).device) for one in windows.examples]
         plain = [model.encode_video(model.encode_frames(b), b, loaded.store) for b in batches]
         encodings = [_encoded(model, batch, loaded) for batch in batches]
-        prior_T = None
-        if model.config.saliency is not None:
-            standardise = model.config.saliency.standardise
-            prior_T = _merged(
-                ranges,
-                [
-                    saliency.prior(one.saliency_BT, one.mask_BT, standardise=standardise)[0]
-                    for one in encodings
-                    if one.saliency_BT is not None
-                ],
-            )
+        priors = [
+            saliency.prior(one.saliency_BT, one.mask_BT, standardise=chosen.standardise)[0]
+            for one in encodings
+            if (chosen := model.config.saliency) and one.saliency_BT is not None
+        ]
         planned = [one.plan.anchor_BT[0] for one in encodings if one.plan is not None]
         yield VideoAnalysis(
             video=video.id,
             duration=video.duration,
             events=events,
             salient_T=saliency.labels(events, duration=video.duration, frames=len(windows.times)),
-            saliency_T=prior_T,
+            saliency_T=_merged(ranges, priors) if priors else None,
             sharpness_T=_merged(ranges, [_sharpness(one.video_BTD[0]) for one in plain]),
             refined_sharpness_T=_merged(ranges, [_sharpness(one.refined_BTD[0]) for one in plain]),
             anchor_T=_merged(ranges, planned) if planned else None,
@@ -109,8 +102,7 @@ def analyse(loaded: Loaded, videos: Videos, indices: Sequence[int]) -> Iterator[
 
 
 def _encoded(model: STaRC, batch: Batch, loaded: Loaded) -> VideoEncoding:
-    frames_BTD = model.encode_frames(batch)
-    return model.encode_video(frames_BTD, batch, loaded.store, inference=True)
+    return model.encode_video(model.encode_frames(batch), batch, loaded.store, inference=True)
 
 
 def _merged(ranges: Sequence[FrameRange], rows: Sequence[Tensor]) -> Tensor:
@@ -123,15 +115,10 @@ def retrieving_segments(
     """Where the segments lie whose captions reach the decoder, by video, in seconds."""
     segments = {}
     for video, prediction in predictions.items():
-        spans = [
-            (
-                window.start + one.first * (window.end - window.start) / window.frames,
-                window.start + one.stop * (window.end - window.start) / window.frames,
-            )
-            for window in prediction.windows
-            for one in window.segments
-            if one.kept
-        ]
+        spans = []
+        for start, end, _, _, cut, frames in prediction.windows:
+            times = [start + frame * (end - start) / frames for frame in range(frames + 1)]
+            spans += [(times[one.first], times[one.stop]) for one in cut if one.kept]
         duration = videos.annotations[video].duration
         segments[video] = VideoAnnotation(tuple(spans), ("",) * len(spans), duration)
     return segments
@@ -140,9 +127,8 @@ def retrieving_segments(
 def segment_quality(segments: Mapping[str, VideoAnnotation], videos: Videos) -> dict[str, float]:
     """The paper's indicators of how well segments fit the annotated events, mean over videos."""
     laid_out = corpus(segments, [videos.annotations], videos.ids)
-    recall_V, mean_iou_V, matched_V = localisation.segment_quality(laid_out)
-    values = (recall_V, mean_iou_V, matched_V)
-    return {name: float(each.mean()) for name, each in zip(INDICATORS, values, strict=True)}
+    values = localisation.segment_quality(laid_out)
+    return {name: float(each_V.mean()) for name, each_V in zip(INDICATORS, values, strict=True)}
 
 
 def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
@@ -150,18 +136,6 @@ def correlation(x: Sequence[float], y: Sequence[float]) -> float | None:
     if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
         return None
     return statistics.correlation(x, y)
-
-
-def area_under_curve(analysed_videos: Sequence[VideoAnalysis]) -> float | None:
-    """How likely a frame inside an event is more salient than one outside, over all videos."""
-    scored = [analysed for analysed in analysed_videos if analysed.saliency_T is not None]
-    if not scored:
-        return None
-    score = torch.cat(
-        [analysed.saliency_T for analysed in scored if analysed.saliency_T is not None]
-    )
-    inside = torch.cat([analysed.salient_T.bool() for analysed in scored])
-    return evaluate.area_under_curve(score, inside)
 
 
 def _sharpness(x_TD: Tensor) -> Tensor:
@@ -176,11 +150,8 @@ def _variants(model: STaRC) -> Iterator[tuple[str, STaRC]]:
     for name in METHODS:
         if name == model.config.segments.method:
             yield name, model
-            continue
-        if name == "transport":  # needs anchors, which this model never learned
-            continue
-        variant = STaRC(apply_overrides(model.config, [f"segments.method={name}"]))
-        wanted = variant.state_dict()
-        weights = {key: value for key, value in model.state_dict().items() if key in wanted}
-        variant.load_state_dict(weights)
-        yield name, variant.to(next(model.parameters()).device).eval()
+        elif name != "transport":  # needs anchors, which this model never learned
+            variant = STaRC(apply_overrides(model.config, [f"segments.method={name}"]))
+            wanted, weights = variant.state_dict(), model.state_dict()
+            variant.load_state_dict({key: weights[key] for key in weights if key in wanted})
+            yield name, variant.to(next(model.parameters()).device).eval()

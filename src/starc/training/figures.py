@@ -27,7 +27,7 @@ from starc.training.tables import Ablation
 if TYPE_CHECKING:
     from starc.training.ablations import Result
 
-_EVENT, _LINE, _OTHER = "#8fc9a3", "#1f3a5f", "#c2571a"
+_EVENT, _SEGMENT, _LINE, _OTHER = "#8fc9a3", "#9db7d9", "#1f3a5f", "#c2571a"
 _LETTERS, _LINES = 180, 7
 """Small letters that fit side by side in a panel, and lines of them in a strip."""
 _NAMES = {
@@ -52,78 +52,71 @@ def _pyplot() -> Any:
 def saliency_over_time(analysed_videos: Sequence[VideoAnalysis], path: Path) -> Path:
     """Saliency over time, events behind it, means inside and outside in the title."""
     shown = [analysed for analysed in analysed_videos if analysed.saliency_T is not None]
-    figure, axes = _panels(len(shown))
+    figure, axes = _timelines(shown)
     for axis, analysed in zip(axes, shown, strict=True):
         assert analysed.saliency_T is not None
-        times = _times(analysed)
-        _events(axis, analysed)
-        axis.plot(times, analysed.saliency_T.tolist(), color=_LINE, linewidth=1.4)
+        axis.plot(_times(analysed), analysed.saliency_T.tolist(), color=_LINE, linewidth=1.4)
         axis.set_ylabel("saliency $p_s$")
-        means = analysed.contrast()
-        title = analysed.video
-        if means:
-            title += f"   inside {means[0]:.3f}, outside {means[1]:.3f}"
-        axis.set_title(title, loc="left", fontsize=9)
-    return _save(figure, axes, path)
+        if means := analysed.contrast():
+            title = f"{analysed.video}   inside {means[0]:.3f}, outside {means[1]:.3f}"
+            axis.set_title(title, loc="left", fontsize=9)
+    return _save(figure, path)
 
 
 def transition_sharpness(analysed_videos: Sequence[VideoAnalysis], path: Path) -> Path:
     """How much X and X' change from frame to frame."""
-    figure, axes = _panels(len(analysed_videos))
+    figure, axes = _timelines(analysed_videos)
     for axis, analysed in zip(axes, analysed_videos, strict=True):
-        times = _times(analysed)
-        _events(axis, analysed)
-        axis.plot(times, analysed.sharpness_T.tolist(), color=_OTHER, linewidth=1.2, label="X")
-        axis.plot(
-            times, analysed.refined_sharpness_T.tolist(), color=_LINE, linewidth=1.2, label="X'"
-        )
+        before, after = analysed.sharpness_T.tolist(), analysed.refined_sharpness_T.tolist()
+        axis.plot(_times(analysed), before, color=_OTHER, linewidth=1.2, label="X")
+        axis.plot(_times(analysed), after, color=_LINE, linewidth=1.2, label="X'")
         axis.set_ylabel("change")
-        axis.set_title(analysed.video, loc="left", fontsize=9)
         axis.legend(loc="upper right", fontsize=8, frameon=False)
-    return _save(figure, axes, path)
+    return _save(figure, path)
 
 
 def anchors_over_time(analysed_videos: Sequence[VideoAnalysis], path: Path) -> Path:
     """Which anchor each frame is assigned to."""
     shown = [analysed for analysed in analysed_videos if analysed.anchor_T is not None]
-    figure, axes = _panels(len(shown), height=1.5)
+    figure, axes = _timelines(shown, height=1.5)
     for axis, analysed in zip(axes, shown, strict=True):
         assert analysed.anchor_T is not None
-        _events(axis, analysed)
         axis.step(_times(analysed), analysed.anchor_T.tolist(), where="mid", color=_LINE)
         axis.set_ylabel("anchor")
         axis.set_yticks(range(int(analysed.anchor_T.max()) + 1))
         axis.tick_params(axis="y", labelsize=6)
-        axis.set_title(analysed.video, loc="left", fontsize=9)
-    return _save(figure, axes, path)
+    return _save(figure, path)
 
 
 def segmentations(analysed: VideoAnalysis, path: Path) -> Path:
     """The annotated events above what each way of cutting finds, with the caption it retrieves."""
-    methods = list(analysed.segments)
-    figure, axes = _panels(len(methods) + 1, height=1.3)
-    spans = [(event.start, event.end, event.caption, True) for event in analysed.events]
-    _strip(axes[0], spans, analysed.duration, "annotated", _EVENT)
-    frames = len(analysed.salient_T)
-    for axis, method in zip(axes[1:], methods, strict=True):
-        second = analysed.duration / frames
-        spans = [
-            (
-                segment.first * second,
-                segment.stop * second,
-                segment.captions[0].caption if segment.captions else "",
-                segment.kept,
-            )
-            for segment in analysed.segments[method]
+    frame = analysed.duration / len(analysed.salient_T)
+    strips = {"annotated": [(one.start, one.end, one.caption, True) for one in analysed.events]}
+    for method, segments in analysed.segments.items():
+        captions = [one.captions[0].caption if one.captions else "" for one in segments]
+        strips[_NAMES[method]] = [
+            (segment.first * frame, segment.stop * frame, caption, segment.kept)
+            for segment, caption in zip(segments, captions, strict=True)
         ]
-        _strip(axis, spans, analysed.duration, _NAMES[method], "#9db7d9")
-    return _save(figure, axes, path)
+    figure, axes = _panels(len(strips), height=1.3)
+    for axis, (name, spans) in zip(axes, strips.items(), strict=True):
+        colour = _EVENT if name == "annotated" else _SEGMENT
+        for start, end, caption, kept in spans:
+            axis.axvspan(start, end, color=colour, alpha=0.9 if kept else 0.25, linewidth=0)
+            axis.axvline(start, color="white", linewidth=1)
+            letters = int(_LETTERS * (end - start) / analysed.duration)
+            if kept and letters >= 4:
+                text = "\n".join(textwrap.wrap(caption, letters, max_lines=_LINES, placeholder="…"))
+                axis.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=6)
+        axis.set_yticks([])
+        axis.set_title(name, loc="left", fontsize=9)
+        axis.set_xlim(0, analysed.duration)
+    return _save(figure, path)
 
 
 def quality_against_captions(models: Mapping[str, Mapping[str, float]], path: Path) -> Path:
     """Segment quality (x) against CIDEr and METEOR (y): a point per model, and Pearson's r."""
-    pyplot = _pyplot()
-    figure, axes = pyplot.subplots(
+    figure, axes = _pyplot().subplots(
         2, 3, figsize=(10.5, 5.8), sharex="col", sharey="row", constrained_layout=True
     )
     for row, metric in zip(axes, ("CIDEr", "METEOR"), strict=True):
@@ -133,8 +126,7 @@ def quality_against_captions(models: Mapping[str, Mapping[str, float]], path: Pa
             x = [values[indicator] for values in models.values()]
             for number, point in enumerate(zip(x, y, strict=True)):
                 axis.scatter(*point, color=f"C{number % 10}", s=44, label=list(models)[number])
-            r = correlation(x, y)
-            if r is not None:
+            if (r := correlation(x, y)) is not None:
                 axis.axline(
                     (fmean(x), fmean(y)), slope=r * stdev(y) / stdev(x), color="0.7", zorder=0
                 )
@@ -145,25 +137,21 @@ def quality_against_captions(models: Mapping[str, Mapping[str, float]], path: Pa
         axis.set_xlabel(f"{name} per video" if name == "Matched segments" else name)
     handles, names = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=8)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
-    return path
+    return _save(figure, path, dpi=150)
 
 
 def plot_ablation(ablation: Ablation, results: Sequence[Result], path: Path) -> Path:
     """CIDEr of a figure's points: a line (per group), or a coloured grid."""
-    pyplot = _pyplot()
-    figure, axis = pyplot.subplots(figsize=(5.4, 3.8), constrained_layout=True)
+    figure, axis = _pyplot().subplots(figsize=(5.4, 3.8), constrained_layout=True)
     done = [result for result in results if result.metrics]
     if ablation.kind == "grid":
         columns = sorted({result.row.at[0] for result in done})
         rows = sorted({result.row.at[1] for result in done})
         values = [[float("nan")] * len(columns) for _ in rows]
         for result in done:
-            place = rows.index(result.row.at[1]), columns.index(result.row.at[0])
-            mean = result.mean("CIDEr") or 0.0
-            values[place[0]][place[1]] = mean
-            axis.text(place[1], place[0], f"{mean:.2f}", ha="center", va="center", fontsize=9)
+            column, row = columns.index(result.row.at[0]), rows.index(result.row.at[1])
+            values[row][column] = mean = result.mean("CIDEr") or 0.0
+            axis.text(column, row, f"{mean:.2f}", ha="center", va="center", fontsize=9)
         axis.imshow(values, cmap="YlGn", aspect="auto", origin="lower")
         axis.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
         axis.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
@@ -174,30 +162,38 @@ def plot_ablation(ablation: Ablation, results: Sequence[Result], path: Path) -> 
             lines.setdefault(result.row.at[1:], []).append(result)
         for group, members in lines.items():
             label = f"{ablation.axes[1]} = {group[0]:g}" if group else None
-            axis.errorbar(
-                [member.row.at[0] for member in members],
-                [member.mean("CIDEr") for member in members],
-                yerr=[member.spread("CIDEr") or 0 for member in members],
-                marker="o",
-                capsize=3,
-                label=label,
-            )
+            x = [member.row.at[0] for member in members]
+            y = [member.mean("CIDEr") for member in members]
+            spread = [member.spread("CIDEr") or 0 for member in members]
+            axis.errorbar(x, y, yerr=spread, marker="o", capsize=3, label=label)
         if len(lines) > 1:
             axis.legend(frameon=False, fontsize=8)
         axis.set_ylabel("CIDEr × 100")
     axis.set_xlabel(ablation.axes[0])
     axis.set_title(ablation.title, loc="left", fontsize=10)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
-    return path
+    return _save(figure, path, dpi=150)
 
 
-def _panels(count: int, height: float = 1.8) -> tuple[Any, list[Any]]:
+def _panels(count: int, height: float) -> tuple[Any, list[Any]]:
+    """A figure of `count` panels below each other, over time."""
+    size = (9, height * max(count, 1) + 0.6)
     figure, axes = _pyplot().subplots(
-        max(count, 1), 1, figsize=(9, height * max(count, 1) + 0.6), squeeze=False,
-        constrained_layout=True,
-    )  # fmt: skip
+        max(count, 1), 1, figsize=size, squeeze=False, constrained_layout=True
+    )
+    if count:
+        axes[count - 1, 0].set_xlabel("seconds")
     return figure, list(axes[:count, 0])
+
+
+def _timelines(videos: Sequence[VideoAnalysis], height: float = 1.8) -> tuple[Any, list[Any]]:
+    """A panel per video, with its events behind."""
+    figure, axes = _panels(len(videos), height)
+    for axis, analysed in zip(axes, videos, strict=True):
+        for event in analysed.events:
+            axis.axvspan(event.start, event.end, color=_EVENT, alpha=0.45, linewidth=0)
+        axis.set_xlim(0, analysed.duration)
+        axis.set_title(analysed.video, loc="left", fontsize=9)
+    return figure, axes
 
 
 def _times(analysed: VideoAnalysis) -> list[float]:
@@ -205,35 +201,8 @@ def _times(analysed: VideoAnalysis) -> list[float]:
     return [(t + 0.5) * analysed.duration / frames for t in range(frames)]
 
 
-def _events(axis: Any, analysed: VideoAnalysis) -> None:
-    for event in analysed.events:
-        axis.axvspan(event.start, event.end, color=_EVENT, alpha=0.45, linewidth=0)
-    axis.set_xlim(0, analysed.duration)
-
-
-def _strip(
-    axis: Any,
-    spans: Sequence[tuple[float, float, str, bool]],
-    duration: float,
-    name: str,
-    colour: str,
-) -> None:
-    for start, end, caption, kept in spans:
-        axis.axvspan(start, end, color=colour, alpha=0.9 if kept else 0.25, linewidth=0)
-        axis.axvline(start, color="white", linewidth=1)
-        letters = int(_LETTERS * (end - start) / duration)
-        if kept and letters >= 4:
-            text = "\n".join(textwrap.wrap(caption, letters, max_lines=_LINES, placeholder="…"))
-            axis.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=6)
-    axis.set_yticks([])
-    axis.set_title(name, loc="left", fontsize=9)
-    axis.set_xlim(0, duration)
-
-
-def _save(figure: Any, axes: Sequence[Any], path: Path) -> Path:
-    if axes:
-        axes[-1].set_xlabel("seconds")
-    figure.savefig(path, dpi=140)
+def _save(figure: Any, path: Path, dpi: int = 140) -> Path:
+    figure.savefig(path, dpi=dpi)
     _pyplot().close(figure)
     return path
 
@@ -248,7 +217,6 @@ def draw(
     videos: int,
     subset: str | None = None,
 ) -> list[Path]:
-    """The paper's figures of a model or run folder."""
     loaded = open_model(model)
     read = Videos.read(annotations, features, speech, subset=subset)
     analysed_videos = list(analyse(loaded, read, range(min(videos, len(read)))))
@@ -258,10 +226,11 @@ def draw(
         drawn.append(saliency_over_time(analysed_videos, target / "saliency.png"))
     if any(analysed.anchor_T is not None for analysed in analysed_videos):
         drawn.append(anchors_over_time(analysed_videos, target / "anchors.png"))
-    for analysed in analysed_videos:
-        if analysed.segments:
-            drawn.append(segmentations(analysed, target / f"segments-{analysed.video}.png"))
-    return drawn
+    return drawn + [
+        segmentations(analysed, target / f"segments-{analysed.video}.png")
+        for analysed in analysed_videos
+        if analysed.segments
+    ]
 
 
 def correlate(
@@ -277,7 +246,11 @@ def correlate(
     """Segment quality of several models against their CIDEr and METEOR: a figure and a table."""
     read = Videos.read(annotations, features, speech, subset=subset)
     read = replace(read, ids=read.ids[:videos])
-    rows = {name: _qualities(model, read) for name, model in _names(models).items()}
+    # A short name for each folder: a run's own, and whole paths where those are not enough.
+    named = {(path.parent if path.name in ("best", "last") else path).name: path for path in models}
+    if len(named) < len(models):
+        named = {str(path): path for path in models}
+    rows = {name: _qualities(model, read) for name, model in named.items()}
     target.mkdir(parents=True, exist_ok=True)
     columns = (*INDICATORS, "CIDEr", "METEOR")
     with replacing(target / "correlation.csv") as file:
@@ -285,8 +258,7 @@ def correlate(
         writer.writerow(["model", *columns])
         for name, values in rows.items():
             writer.writerow([name, *(values[column] for column in columns)])
-    drawn = quality_against_captions(rows, target / "correlation.png")
-    return [drawn, target / "correlation.csv"]
+    return [quality_against_captions(rows, target / "correlation.png"), target / "correlation.csv"]
 
 
 def _qualities(model: Path, videos: Videos) -> dict[str, float]:
@@ -296,9 +268,3 @@ def _qualities(model: Path, videos: Videos) -> dict[str, float]:
     predictions = caption_videos(loaded, videos)
     fit = segment_quality(retrieving_segments(predictions, videos), videos)
     return fit | headline_scores(as_annotations(predictions, videos), videos)
-
-
-def _names(models: Sequence[Path]) -> dict[str, Path]:
-    """A short name for each folder: a run's own, and whole paths where those are not enough."""
-    short = {(path.parent if path.name in ("best", "last") else path).name: path for path in models}
-    return short if len(short) == len(models) else {str(path): path for path in models}

@@ -7,7 +7,7 @@ ones the text names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Literal
@@ -45,166 +45,136 @@ def _four(cider: float, meteor: float, soda: float, bleu: float) -> dict[str, fl
     return {"CIDEr": cider, "METEOR": meteor, "soda_c": soda, "Bleu_4": bleu}
 
 
+_MARGINALS = {"B": "balanced", "UnB": "relaxed"}
 _FULL = _four(80.53, 13.86, 10.73, 6.75)
 
 
-def _windows(sizes: str, *paper: float) -> Row:
-    return Row(sizes.replace(",", ", "), (f"model.swsa.sizes={sizes}",), _four(*paper))
+def _row(name: str, setting: str, *paper: float) -> Row:
+    return Row(name, (f"model.{setting}",), _four(*paper) if paper else {})
 
 
-def _retrieved(captions: int, *paper: float) -> Row:
-    return Row(str(captions), (f"model.retrieval.captions={captions}",), _four(*paper))
+def _table(title: str, *rows: Row) -> Ablation:
+    return Ablation(title, rows)
 
 
-def _balance(frames: str, anchors: str, paper: Mapping[str, float]) -> Row:
-    short = {"balanced": "B", "relaxed": "UnB"}
-    return Row(
-        f"frames {short[frames]}, anchors {short[anchors]}",
-        (f"model.transport.frames={frames}", f"model.transport.anchor_marginal={anchors}"),
-        paper,
-    )
+def _sweep(
+    title: str,
+    kind: Literal["figure", "grid"],
+    settings: Mapping[str, tuple[str, Sequence[float]]],
+    *,
+    best: tuple[float, ...],
+    axes: Mapping[str, str] | None = None,
+) -> Ablation:
+    """A row per combination of values: `settings` name their symbol and values, `axes` the symbols
+    a figure shows. The paper's text tells the CIDEr of the `best` combination only."""
+    rows, axes = [], axes or {symbol: symbol for symbol, _ in settings.values()}
+    for values in product(*(choices for _, choices in settings.values())):
+        at = {symbol: value for (symbol, _), value in zip(settings.values(), values, strict=True)}
+        rows.append(
+            Row(
+                ", ".join(f"{symbol} {value:g}" for symbol, value in at.items()),
+                tuple(f"model.{key}={v:g}" for key, v in zip(settings, values, strict=True)),
+                {"CIDEr": 80.53} if values == best else {},
+                at=tuple(at[symbol] for symbol in axes),
+            )
+        )
+    return Ablation(title, tuple(rows), kind, tuple(axes.values()))
 
 
 ABLATIONS: dict[str, Ablation] = {
-    "components": Ablation(
+    "components": _table(
         "Key components",
-        (
-            Row("Baseline (Vid2Seq)", _OFF, {"CIDEr": 66.29, "METEOR": 12.41}),
-            Row("(1) SGSR", ("model.prompt=none",), {"CIDEr": 76.94, "METEOR": 13.60}),
-            Row("(2) SaliP", ("model.retrieval=none",), {"CIDEr": 78.74, "METEOR": 13.75}),
-            Row("STaRC", (), {"CIDEr": 80.53, "METEOR": 13.86}),
-        ),
+        Row("Baseline (Vid2Seq)", _OFF, {"CIDEr": 66.29, "METEOR": 12.41}),
+        Row("(1) SGSR", ("model.prompt=none",), {"CIDEr": 76.94, "METEOR": 13.60}),
+        Row("(2) SaliP", ("model.retrieval=none",), {"CIDEr": 78.74, "METEOR": 13.75}),
+        Row("STaRC", (), {"CIDEr": 80.53, "METEOR": 13.86}),
     ),
-    "windows": Ablation(
+    "windows": _table(
         "Window sizes of SWSA",
-        (
-            Row("without SWSA", ("model.swsa=none",), _four(75.82, 13.23, 10.33, 6.49)),
-            _windows("6,36,66", 78.46, 13.66, 10.57, 6.66),
-            _windows("8,32,64", 80.53, 13.86, 10.73, 6.75),
-            _windows("10,40,70", 70.52, 13.26, 9.72, 5.92),
-            _windows("8", 78.03, 13.69, 10.62, 6.65),
-            _windows("8,32", 79.35, 13.80, 10.79, 6.73),
-            _windows("8,16,32,64", 79.06, 13.75, 10.62, 6.78),
-        ),
+        _row("without SWSA", "swsa=none", 75.82, 13.23, 10.33, 6.49),
+        _row("6, 36, 66", "swsa.sizes=6,36,66", 78.46, 13.66, 10.57, 6.66),
+        _row("8, 32, 64", "swsa.sizes=8,32,64", 80.53, 13.86, 10.73, 6.75),
+        _row("10, 40, 70", "swsa.sizes=10,40,70", 70.52, 13.26, 9.72, 5.92),
+        _row("8", "swsa.sizes=8", 78.03, 13.69, 10.62, 6.65),
+        _row("8, 32", "swsa.sizes=8,32", 79.35, 13.80, 10.79, 6.73),
+        _row("8, 16, 32, 64", "swsa.sizes=8,16,32,64", 79.06, 13.75, 10.62, 6.78),
     ),
-    "clustering": Ablation(
+    "clustering": _table(
         "Clustering type",
-        (
-            Row("k-means", ("model.segments.method=kmeans",), _four(75.63, 13.34, 10.46, 6.29)),
-            Row("uniform (HiCM²)", ("model.segments.method=uniform",)),
-            Row(
-                "adaptive (Sali4Vid)",
-                ("model.segments.method=adaptive",),
-                _four(78.19, 13.69, 10.55, 6.57),
-            ),
-            Row("SGSR", (), _FULL),
-        ),
+        _row("k-means", "segments.method=kmeans", 75.63, 13.34, 10.46, 6.29),
+        _row("uniform (HiCM²)", "segments.method=uniform"),
+        _row("adaptive (Sali4Vid)", "segments.method=adaptive", 78.19, 13.69, 10.55, 6.57),
+        Row("SGSR", (), _FULL),
     ),
-    "pooling": Ablation(
+    "pooling": _table(
         "Pooling inside SGSR",
-        (
-            Row("uniform", ("model.segments.pooling=uniform",), _four(78.95, 13.65, 10.52, 6.68)),
-            Row("saliency-weighted", (), _FULL),
-        ),
+        _row("uniform", "segments.pooling=uniform", 78.95, 13.65, 10.52, 6.68),
+        Row("saliency-weighted", (), _FULL),
     ),
-    "retrieved": Ablation(
+    "retrieved": _table(
         "Retrieved captions p",
-        (
-            _retrieved(3, 79.65, 13.79, 10.61, 6.79),
-            _retrieved(5, 79.12, 13.73, 10.70, 6.67),
-            _retrieved(10, 80.53, 13.86, 10.73, 6.75),
-            _retrieved(15, 78.00, 13.81, 10.56, 6.57),
-        ),
+        _row("3", "retrieval.captions=3", 79.65, 13.79, 10.61, 6.79),
+        _row("5", "retrieval.captions=5", 79.12, 13.73, 10.70, 6.67),
+        _row("10", "retrieval.captions=10", 80.53, 13.86, 10.73, 6.75),
+        _row("15", "retrieval.captions=15", 78.00, 13.81, 10.56, 6.57),
     ),
-    "anchors": Ablation(
+    "anchors": _sweep(
         "Anchors K and kept segments k",
-        tuple(
-            Row(
-                f"K {anchors}, k {kept}",
-                (f"model.transport.anchors={anchors}", f"model.segments.top_k={kept}"),
-                {"CIDEr": 80.53} if (anchors, kept) == (8, 5) else {},
-                at=(kept, anchors),
-            )
-            for anchors, kept in product((6, 8, 10), (3, 5, 7))
-        ),
         "figure",
-        ("kept segments k", "anchors K"),
+        {"transport.anchors": ("K", (6, 8, 10)), "segments.top_k": ("k", (3, 5, 7))},
+        best=(8, 5),
+        axes={"k": "kept segments k", "K": "anchors K"},
     ),
-    "saliency-prompt": Ablation(
+    "saliency-prompt": _table(
         "Corrupted saliency prompts",
-        (
-            Row("without SaliP", ("model.prompt=none",), {"CIDEr": 76.94, "METEOR": 13.60}),
-            Row("Gaussian noise", ("model.prompt.scores=noise",)),
-            Row("zero", ("model.prompt.scores=zero",)),
-            Row("saliency", (), _FULL),
-        ),
+        Row("without SaliP", ("model.prompt=none",), {"CIDEr": 76.94, "METEOR": 13.60}),
+        _row("Gaussian noise", "prompt.scores=noise"),
+        _row("zero", "prompt.scores=zero"),
+        Row("saliency", (), _FULL),
     ),
-    "lambda": Ablation(
+    "lambda": _sweep(
         "Weight λ of the saliency loss",
-        tuple(
-            Row(
-                f"λ {value:g}",
-                (f"model.loss.saliency_weight={value:g}",),
-                {"CIDEr": 80.53} if value == 6 else {},
-                at=(value,),
-            )
-            for value in (1, 2, 4, 6, 8)
-        ),
         "figure",
-        ("λ",),
+        {"loss.saliency_weight": ("λ", (1, 2, 4, 6, 8))},
+        best=(6,),
     ),
-    "tau": Ablation(
+    "tau": _sweep(
         "Temperature τ of the saliency loss",
-        tuple(
-            Row(
-                f"τ {value:g}",
-                (f"model.saliency.temperature={value:g}",),
-                {"CIDEr": 80.53} if value == 0.5 else {},
-                at=(value,),
-            )
-            for value in (0.1, 0.3, 0.5, 0.7, 1.0)
-        ),
         "figure",
-        ("τ",),
+        {"saliency.temperature": ("τ", (0.1, 0.3, 0.5, 0.7, 1.0))},
+        best=(0.5,),
     ),
-    "mu-gamma": Ablation(
+    "mu-gamma": _sweep(
         "Saliency bias μ and frame penalty γ",
-        tuple(
-            Row(
-                f"μ {bias:g}, γ {penalty:g}",
-                (
-                    f"model.transport.saliency_bias={bias:g}",
-                    f"model.transport.frame_penalty={penalty:g}",
-                ),
-                {"CIDEr": 80.53} if (bias, penalty) == (0.1, 0.3) else {},
-                at=(bias, penalty),
-            )
-            for bias, penalty in product((0.05, 0.1, 0.3), (0.1, 0.3, 0.5))
-        ),
         "grid",
-        ("μ", "γ"),
+        {
+            "transport.saliency_bias": ("μ", (0.05, 0.1, 0.3)),
+            "transport.frame_penalty": ("γ", (0.1, 0.3, 0.5)),
+        },
+        best=(0.1, 0.3),
     ),
     "balance": Ablation(
         "Balanced (B) and unbalanced (UnB) transport",
         tuple(
-            _balance(frames, anchors, _FULL if (frames, anchors) == ("relaxed", "balanced") else {})
-            for frames, anchors in product(("balanced", "relaxed"), ("balanced", "relaxed"))
+            Row(
+                f"frames {f}, anchors {a}",
+                (f"model.transport.frames={frames}", f"model.transport.anchor_marginal={anchors}"),
+                _FULL if (f, a) == ("UnB", "B") else {},
+            )
+            for (f, frames), (a, anchors) in product(_MARGINALS.items(), repeat=2)
         ),
     ),
-    "datastore": Ablation(
+    "datastore": _table(
         "Datastores",
-        (
-            Row("CC3M", (), _four(76.65, 13.63, 10.53, 6.63), datastore="cc3m"),
-            Row("COCO", (), _four(77.31, 13.57, 10.66, 6.67), datastore="coco"),
-            Row("hierarchical", (), _four(77.28, 13.59, 10.42, 6.59), datastore="hierarchical"),
-            Row("in-domain", (), _FULL),
-        ),
+        Row("CC3M", (), _four(76.65, 13.63, 10.53, 6.63), datastore="cc3m"),
+        Row("COCO", (), _four(77.31, 13.57, 10.66, 6.67), datastore="coco"),
+        Row("hierarchical", (), _four(77.28, 13.59, 10.42, 6.59), datastore="hierarchical"),
+        Row("in-domain", (), _FULL),
     ),
 }
 
 
 def ablation(name: str) -> Ablation:
-    """The ablation of that name."""
     if name not in ABLATIONS:
         raise ConfigError(f"ablation {name!r}: unknown; {suggest(name, ABLATIONS)}")
     return ABLATIONS[name]

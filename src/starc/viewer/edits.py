@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starc.errors import StarcError, VideoError
 from starc.files.atomic import replacing
@@ -40,14 +40,13 @@ class Export(NamedTuple):
 class EditRefused(StarcError):
     """The events cannot be saved as they are; `details` has a line for each problem."""
 
-    def __init__(self, problems: list[dict[str, Any]]) -> None:
-        super().__init__("; ".join(str(problem["message"]) for problem in problems[:3]))
-        self.details = {"problems": problems}
+    def __init__(self, *problems: tuple[int | None, str]) -> None:
+        """Each problem is the number of an event, or None, and what is wrong with it."""
+        super().__init__("; ".join(message for _, message in problems[:3]))
+        self.details = {"problems": [{"event": n, "message": text} for n, text in problems]}
 
 
 class EditConflict(StarcError):
-    """Somebody saved in the meantime."""
-
     status = 409
 
     def __init__(self, newest: int) -> None:
@@ -71,18 +70,19 @@ def checked(
 ) -> tuple[Event, ...]:
     """Events in order of time; one that is as it was in `known` keeps its confidence."""
     if len(events) > MOST_EVENTS:
-        raise _refusal(f"{len(events)} events; at most {MOST_EVENTS}")
-    problems: list[dict[str, Any]] = []
-    valid = []
+        raise EditRefused((None, f"{len(events)} events; at most {MOST_EVENTS}"))
+    problems, valid = [], []
     before = {(event.start, event.end, event.caption): event for event in known}
     for n, (start, end, text) in enumerate(events):
-        caption = _one_line(text)
+        # A caption is one line; control characters and half characters have no place in one.
+        line = re.sub(r"[\r\n\t]+", " ", text)
+        caption = "".join(c for c in line if unicodedata.category(c) not in ("Cc", "Cs")).strip()
         if problem := _problem(start, end, caption, duration):
-            problems.append({"event": n, "message": f"event {n + 1}: {problem}"})
+            problems.append((n, f"event {n + 1}: {problem}"))
         else:
             valid.append(before.get((start, end, caption)) or Event(start, end, caption))
     if problems:
-        raise EditRefused(problems)
+        raise EditRefused(*problems)
     return tuple(sorted(valid, key=lambda event: (event.start, event.end)))
 
 
@@ -93,20 +93,16 @@ def save(item: Item, events: Sequence[tuple[float, float, str]], *, seen: int) -
         raise EditConflict(item.newest)
     current, original = draft(item), read_item(item, 0)
     if current is None:
-        raise _refusal("this video has no record to correct")
+        raise EditRefused((None, "this video has no record to correct"))
     known = [*(original.events if original else ()), *current.events]
-    version = item.newest + 1
+    version, now = item.newest + 1, datetime.now(UTC).isoformat(timespec="seconds")
     corrected = replace(
         current,
         events=checked(events, duration=current.duration, known=known),
-        provenance={
-            **current.provenance,
-            "corrected": datetime.now(UTC).isoformat(timespec="seconds"),
-            "version": str(version),
-        },
+        provenance={**current.provenance, "corrected": now, "version": str(version)},
     )
     if item.edits.is_symlink() or item.edits.parent.is_symlink():
-        raise _refusal("the folder of versions is a link; remove it")
+        raise EditRefused((None, "the folder of versions is a link; remove it"))
     item.edits.mkdir(parents=True, exist_ok=True)
     _write_new(version_path(item.edits, version), corrected, version)
     return version
@@ -130,12 +126,6 @@ def _write_new(path: Path, captioned: Captioned, version: int) -> None:
             staged.unlink()
 
 
-def _one_line(text: str) -> str:
-    """A caption is one line; control characters and half characters have no place in one."""
-    text = re.sub(r"[\r\n\t]+", " ", text)
-    return "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cs")).strip()
-
-
 def _problem(start: float, end: float, caption: str, duration: float) -> str | None:
     if not (math.isfinite(start) and math.isfinite(end)):
         return "its times must be numbers"
@@ -150,20 +140,11 @@ def _problem(start: float, end: float, caption: str, duration: float) -> str | N
     return None
 
 
-def _refusal(message: str) -> EditRefused:
-    return EditRefused([{"event": None, "message": message}])
-
-
 def training_line(captioned: Captioned) -> str:
     """One JSON Lines record of `starc train`: the video, its duration and its events."""
-    record = {
-        "video": re.split(r"[/\\]", captioned.video)[-1],
-        "duration": captioned.duration,
-        "events": [
-            {"start": event.start, "end": event.end, "caption": event.caption}
-            for event in captioned.events
-        ],
-    }
+    video = re.split(r"[/\\]", captioned.video)[-1]
+    events = [{"start": e.start, "end": e.end, "caption": e.caption} for e in captioned.events]
+    record = {"video": video, "duration": captioned.duration, "events": events}
     return json.dumps(record) + "\n"
 
 

@@ -42,8 +42,6 @@ class Cancelled(Exception):
 
 
 class QueueFull(StarcError):
-    """Too many jobs are waiting."""
-
     status = 429
 
 
@@ -57,8 +55,6 @@ class UploadRefused(StarcError):
 
 @dataclass(slots=True)
 class CaptionJob:
-    """One video to caption."""
-
     id: str
     title: str
     path: Path
@@ -89,9 +85,7 @@ class JobQueue:
     """Runs jobs in the order they came; `workers` threads, started with the first job."""
 
     def __init__(self, caption: Caption, *, workers: int = 1, waiting: int = 20) -> None:
-        self._caption = caption
-        self._waiting = waiting
-        self._workers = workers
+        self._caption, self._workers, self._waiting = caption, workers, waiting
         self._threads: list[threading.Thread] = []
         self._jobs: dict[str, CaptionJob] = {}
         self._changed = threading.Condition()
@@ -100,7 +94,6 @@ class JobQueue:
         """Grows with every change; whoever watches compares it."""
 
     def submit(self, path: Path, *, title: str, uploaded: bool) -> CaptionJob:
-        """Put a video at the end of the queue."""
         with self._changed:
             if any(job.active and job.path == path for job in self._jobs.values()):
                 raise QueueFull(f"{title}: is being captioned already; wait for it")
@@ -115,7 +108,7 @@ class JobQueue:
                 thread = threading.Thread(target=self._work, name="starc-caption", daemon=True)
                 self._threads.append(thread)
                 thread.start()
-            self._touch()
+            self._set(job, "queued")
         return job
 
     def find(self, id: str) -> CaptionJob | None:
@@ -125,9 +118,7 @@ class JobQueue:
         """A waiting job is gone at once, a running one at its next report."""
         with self._changed:
             job.cancel.set()
-            if job.state == "queued":
-                self._finish(job, "cancelled")
-            self._touch()
+            self._set(job, "cancelled" if job.state == "queued" else job.state)
 
     def jobs(self) -> list[CaptionJob]:
         """All jobs that are remembered, oldest first."""
@@ -135,12 +126,12 @@ class JobQueue:
             return list(self._jobs.values())
 
     def close(self) -> None:
-        """Cancel everything and let the workers go."""
         with self._changed:
             self._closed = True
             for job in self._jobs.values():
                 job.cancel.set()
-            self._touch()
+            self.turn += 1
+            self._changed.notify_all()
         for thread in self._threads:
             thread.join(timeout=2)
 
@@ -148,9 +139,15 @@ class JobQueue:
     def busy(self) -> bool:
         return not self._closed and any(job.active for job in self.jobs())
 
-    def _touch(self) -> None:
-        self.turn += 1
-        self._changed.notify_all()
+    def _set(self, job: CaptionJob, state: State) -> None:
+        """Change a job, and tell whoever watches or waits."""
+        with self._changed:
+            job.state = state
+            if state == "cancelled" and job.uploaded:
+                with suppress(OSError):
+                    job.path.unlink()
+            self.turn += 1
+            self._changed.notify_all()
 
     def _work(self) -> None:
         while True:
@@ -161,8 +158,7 @@ class JobQueue:
                 if job is None:
                     self._changed.wait()
                     continue
-                job.state = "running"
-                self._touch()
+                self._set(job, "running")
             self._run(job)
 
     def _run(self, job: CaptionJob) -> None:
@@ -171,15 +167,19 @@ class JobQueue:
                 raise Cancelled
             with self._changed:
                 job.stages[str(stage)] = min(1.0, max(0.0, float(fraction)))
-                self._touch()
+                self._set(job, job.state)
 
         state: State = "failed"
         try:
             captioned = self._caption(job.path, progress, job.cancel.is_set)
             if job.cancel.is_set():
                 raise Cancelled
-            job.result = write_result(job, captioned)
-            state = "done"
+            title = {"title": job.title} if job.uploaded else {}
+            provenance = {**captioned.provenance, **title}
+            captioned = replace(captioned, video=job.path.name, provenance=provenance)
+            with replacing(job.path.with_suffix(".json")) as file:
+                json.dump(captioned.to_json(), file)
+            job.result, state = job.path.with_suffix(".json"), "done"
         except Cancelled:
             state = "cancelled"
         except StarcError as error:
@@ -190,27 +190,7 @@ class JobQueue:
             job.error = f"captioning failed ({type(error).__name__}: {error})"
         if job.cancel.is_set() and state == "failed":  # stopped in the function's own way
             state, job.error = "cancelled", None
-        with self._changed:
-            self._finish(job, state)
-            self._touch()
-
-    def _finish(self, job: CaptionJob, state: State) -> None:
-        job.state = state
-        if state == "cancelled" and job.uploaded:
-            with suppress(OSError):
-                job.path.unlink()
-
-
-def write_result(job: CaptionJob, captioned: Captioned) -> Path:
-    """The record of a finished job, beside its video; an upload keeps its title in it."""
-    provenance = dict(captioned.provenance)
-    if job.uploaded:
-        provenance["title"] = job.title
-    captioned = replace(captioned, video=job.path.name, provenance=provenance)
-    path = job.path.with_suffix(".json")
-    with replacing(path) as file:
-        json.dump(captioned.to_json(), file)
-    return path
+        self._set(job, state)
 
 
 async def receive_upload(

@@ -13,7 +13,6 @@ it has, captions before speech. There is no index: the text of a thousand videos
 from __future__ import annotations
 
 import bisect
-import hashlib
 import heapq
 import logging
 import math
@@ -38,7 +37,7 @@ from starc.viewer.records import (
     read_many,
     summarise,
 )
-from starc.viewer.security import confine
+from starc.viewer.security import confine, digest
 
 log = logging.getLogger("starc")
 
@@ -57,8 +56,6 @@ _STOP_WORDS = frozenset(_QUESTION.split())
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One video of the library."""
-
     id: str
     folder: Path
     """The root it belongs to; nothing outside is ever opened."""
@@ -88,7 +85,6 @@ class Item:
         return tuple(dict.fromkeys(video_id(name) for name in known if name))
 
     def as_row(self) -> dict[str, Any]:
-        """What the library page needs of it."""
         return {
             "id": self.id,
             "title": self.summary.title,
@@ -104,8 +100,6 @@ class Item:
 
 @dataclass(slots=True)
 class _Listing:
-    """Paths below one root."""
-
     videos: list[Path] = field(default_factory=list)
     records: list[Path] = field(default_factory=list)
     edits: dict[Path, tuple[int, ...]] = field(default_factory=dict)
@@ -122,8 +116,7 @@ class Library:
             if not root.exists():
                 raise AnnotationError(f"{root}: no such file or folder; check the path")
         self.roots = tuple(root.resolve() for root in roots)
-        self.links_out = 0
-        """Links that lead out of the folders, and are therefore not shown."""
+        self.links_out = 0  # links that lead out of the folders, and are therefore not shown
         self._lock = threading.Lock()
         self._parsed: dict[Path, tuple[tuple[int, int], Summary | None]] = {}
         self._items: dict[str, Item] = {}
@@ -147,7 +140,6 @@ class Library:
         return self._items.get(id)
 
     def items(self) -> list[Item]:
-        """What the last look saw."""
         return list(self._items.values()) or self.refresh()
 
     def _pair(self, root: Path, listing: _Listing) -> Iterator[Item]:
@@ -158,7 +150,7 @@ class Library:
         for path in listing.videos:
             name = video_id(path.name)
             by_id[name] = None if name in by_id else path  # two of a name: neither
-        taken: set[Path] = set()
+        pairs: list[tuple[Path | None, str | None, Path | None, Summary]] = []
         for record in listing.records:
             for key, summary in self._summaries(record, root):
                 video = (
@@ -166,13 +158,13 @@ class Library:
                     or (by_stem.get((record.parent, record.stem)) if key is None else None)
                     or by_id.get(video_id(summary.name))
                 )
-                if video is not None:
-                    taken.add(video)
-                if root.is_dir() or root in (record, video):
-                    yield self._item(root, listing, record, key, video, summary)
-        for path in listing.videos:
-            if path not in taken and (root.is_dir() or root == path):
-                yield self._item(root, listing, None, None, path, bare_summary(path.name))
+                pairs.append((record, key, video, summary))
+        taken = {video for _, _, video, _ in pairs}
+        alone = [path for path in listing.videos if path not in taken]
+        pairs += [(None, None, path, bare_summary(path.name)) for path in alone]
+        for pair in pairs:
+            if root.is_dir() or root in pair:
+                yield self._item(root, listing.edits, *pair)
 
     def _summaries(self, record: Path, root: Path) -> Iterator[tuple[str | None, Summary]]:
         summary = self._parse(record)
@@ -201,26 +193,21 @@ class Library:
         return known[1]
 
     def _item(
-        self, root: Path, listing: _Listing, record: Path | None, key: str | None,
-        video: Path | None, summary: Summary,
+        self, root: Path, saved: dict[Path, tuple[int, ...]],
+        record: Path | None, key: str | None, video: Path | None, summary: Summary,
     ) -> Item:  # fmt: skip
         """An item whose summary is that of its newest version, if somebody saved one."""
-        source = record or video
-        assert source is not None
+        source = record or video or root
         edits = _edits_folder(source, key)
-        if record and video and edits not in listing.edits and key is None:
+        if record and video and edits not in saved and key is None:
             by_hand = _edits_folder(video, None)  # written before anybody captioned the video
-            edits = by_hand if by_hand in listing.edits else edits
-        versions = listing.edits.get(edits, ())
+            edits = by_hand if by_hand in saved else edits
+        versions = saved.get(edits, ())
         if versions:
             summary = self._parse(version_path(edits, versions[-1])) or summary
         folder = root if root.is_dir() else root.parent
-        id = _digest(f"{source}\0{key or ''}")
+        id = digest(f"{source}\0{key or ''}")[:16]
         return Item(id, folder, record, key, video, edits, versions, summary)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _edits_folder(source: Path, key: str | None) -> Path:
@@ -228,11 +215,10 @@ def _edits_folder(source: Path, key: str | None) -> Path:
     `talk.mp4.edits/0001.json`."""
     stem = source.stem if source.suffix == ".json" else source.name
     folder = source.with_name(stem + EDITS)
-    return folder if key is None else folder / _digest(key)
+    return folder if key is None else folder / digest(key)[:16]
 
 
 def version_path(edits: Path, version: int) -> Path:
-    """The file of one version."""
     return edits / f"{version:04d}.json"
 
 
@@ -300,13 +286,11 @@ def read_item(item: Item, version: int | None = None) -> Captioned | None:
 
 def best_moment(item: Item) -> float | None:
     """Time of the most salient frame, for the thumbnail."""
-    try:
+    with suppress(StarcError):
         captioned = read_item(item)
-    except StarcError:
-        return None
-    if captioned is None or not captioned.saliency:
-        return None
-    return captioned.frame_times[captioned.saliency.index(max(captioned.saliency))]
+        if captioned and captioned.saliency:
+            return captioned.frame_times[captioned.saliency.index(max(captioned.saliency))]
+    return None
 
 
 class Comparison:
@@ -336,8 +320,6 @@ class Comparison:
 
 
 class Moment(NamedTuple):
-    """A passage that answers a question."""
-
     item: Item
     passage: Passage
     score: float

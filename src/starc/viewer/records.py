@@ -1,8 +1,7 @@
 """Captioned JSON files, read strictly: what leaves here is safe to draw.
 
-`Captioned.from_json` checks spans and lengths; a file from outside may still hold a number where a
-caption belongs, or NaN. Whoever reads a record here gets finite numbers and real text, or an
-AnnotationError that names the file. `Summary` is what the library shows and searches of a record.
+Whoever reads a record here gets finite numbers and real text, or an AnnotationError that names the
+file. `Summary` is what the library shows and searches of a record.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the library shows of one record."""
-
     name: str
     """The video as the record names it, without folders."""
     title: str
@@ -80,18 +77,15 @@ def read_json(path: Path, *, outline: bool = False) -> dict[str, Any] | None:
 
 
 def read_captioned(path: Path) -> Captioned:
-    """One captioned video."""
     content = read_json(path)
     if content is None:
         raise AnnotationError(f"{path}: not a captioned video; make one with `starc caption`")
     try:
-        captioned = Captioned.from_json(content)
-        _check(captioned)
+        return Captioned.from_json(content)
     except MALFORMED as error:
         raise AnnotationError(
             f"{path}: not a captioned video ({error}); caption the video again"
         ) from None
-    return captioned
 
 
 def read_many(path: Path) -> dict[str, Captioned]:
@@ -108,42 +102,6 @@ def read_many(path: Path) -> dict[str, Captioned]:
         if events or annotation.duration is not None:
             videos[name] = Captioned(name, duration, events)
     return videos
-
-
-def _check(captioned: Captioned) -> None:
-    """Raise TypeError or ValueError unless every text is text and every number is finite."""
-    events, sentences, segments = captioned.events, captioned.sentences, captioned.segments
-    retrieved = [one for segment in segments for one in segment.captions]
-    texts: dict[str, list[Any]] = {
-        "video": [captioned.video],
-        "caption": [event.caption for event in events],
-        "sentence": [sentence.text for sentence in sentences],
-        "retrieved caption": [one.caption for one in retrieved],
-        "provenance": [*captioned.provenance, *captioned.provenance.values()],
-    }
-    numbers: dict[str, list[Any]] = {
-        "duration": [captioned.duration],
-        "event": [time for event in events for time in (event.start, event.end)],
-        "sentence": [time for one in sentences for time in (one.start, one.end)],
-        "frame time": [*captioned.frame_times],
-        "saliency": [*captioned.saliency],
-        "similarity": [one.similarity for one in retrieved],
-        "score": [segment.score for segment in segments],
-        "confidence": [event.confidence for event in events if event.confidence is not None],
-    }
-    for what, values in texts.items():
-        for value in values:
-            if not isinstance(value, str):
-                raise TypeError(f"{what} must be text, got {value!r:.40}")
-    for what, values in numbers.items():
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{what} must be a number, got {value!r:.40}")
-            if not math.isfinite(value):
-                raise ValueError(f"{what} must be finite, got {value}")
-    for segment in segments:
-        if not all(type(n) is int for n in (segment.first, segment.stop, segment.anchor)):
-            raise TypeError(f"segment must be whole frames, got {segment.first!r:.40}")
 
 
 def summarise(content: dict[str, Any], stem: str) -> Summary:

@@ -53,8 +53,6 @@ class SafeJson(JSONResponse):
 
 
 class EventIn(BaseModel):
-    """An event as the page sends it."""
-
     model_config = ConfigDict(extra="forbid")
     start: float
     end: float
@@ -71,8 +69,6 @@ class SaveIn(BaseModel):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Viewer:
-    """The parts that answer requests."""
-
     library: Library
     reference: Comparison | None
     other: Comparison | None
@@ -106,12 +102,8 @@ class Viewer:
         """Captions and speech that answer a question, best first."""
         best, total = videos.search(self.library.items(), q, limit=limit)
         moments = [
-            {
-                "id": item.id,
-                "title": item.summary.title,
-                "video": item.video is not None,
-                **passage._asdict(),
-            }
+            {"id": item.id, "title": item.summary.title, "video": item.video is not None}
+            | passage._asdict()
             for item, passage, _ in best
         ]
         return SafeJson({"total": total, "words": videos.words_of(q), "moments": moments})
@@ -144,8 +136,7 @@ class Viewer:
     def stream_video(self, id: Id) -> Response:
         """The video itself; answers Range requests in small pieces."""
         path = self._video(self._item(id))
-        kind = sniff_file(path)
-        if kind is None:
+        if (kind := sniff_file(path)) is None:
             raise HTTPException(415, "this file is not a video that a browser knows")
         return FileResponse(path, media_type=kind[1], headers={"Cache-Control": "no-cache"})
 
@@ -163,7 +154,6 @@ class Viewer:
         return Response(picture, media_type="image/jpeg", headers=headers)
 
     def save_version(self, id: Id, body: SaveIn) -> Response:
-        """Keep corrected events as a new version."""
         item = self._item(id)
         events = [(event.start, event.end, event.caption) for event in body.events]
         try:
@@ -177,8 +167,7 @@ class Viewer:
         self, id: Id, format: Annotated[str, InPath(max_length=40)], version: Version = None
     ) -> Response:
         """A version in one of the formats offered."""
-        export = self.exports.get(format)
-        if export is None:
+        if (export := self.exports.get(format)) is None:
             raise HTTPException(404, "there is no such format")
         item = self._item(id)
         text = export.render(_draft(item, version))
@@ -188,8 +177,7 @@ class Viewer:
 
     def caption_video(self, id: Id) -> Response:
         """Queue a video of the library that nobody has captioned."""
-        item = self._item(id)
-        queue = self._queue()
+        item, queue = self._item(id), self._queue()
         if item.captioned:
             raise HTTPException(409, "this video has captions already")
         job = queue.submit(self._video(item), title=item.summary.title, uploaded=False)
@@ -221,13 +209,11 @@ class Viewer:
         return SafeJson(self._row(job), status_code=202)
 
     def list_jobs(self) -> Response:
-        """All jobs, oldest first."""
         return SafeJson({"jobs": self._job_rows()})
 
     def cancel_job(self, id: Id) -> Response:
         """Stop a job; an upload that was waiting for it goes too."""
-        job = self._queue().find(id)
-        if job is None:
+        if (job := self._queue().find(id)) is None:
             raise HTTPException(404, "there is no such job")
         self._queue().cancel(job)
         return SafeJson(self._row(job))
@@ -251,8 +237,7 @@ class Viewer:
     # Helpers
 
     def _item(self, id: str) -> Item:
-        item = self.library.find(id)
-        if item is None:
+        if (item := self.library.find(id)) is None:
             raise HTTPException(404, "there is no such video")
         # Another window or process may have saved since the library was last opened.
         return replace(item, versions=videos.versions_in(item.edits))
@@ -281,8 +266,7 @@ class Viewer:
 
 
 def _draft(item: Item, version: int | None) -> Captioned:
-    captioned = edits.draft(item, version)
-    if captioned is None:
+    if (captioned := edits.draft(item, version)) is None:
         raise HTTPException(404, "there is no such version")
     return captioned
 
@@ -305,16 +289,6 @@ def static_file(name: Annotated[str, InPath(max_length=80)]) -> Response:
         raise HTTPException(404, "there is no such file")
     content, media_type = STATIC[name]
     return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
-
-
-def library_page() -> Response:
-    """The page that lists the videos."""
-    return static_file("index.html")
-
-
-def video_page(id: str) -> Response:
-    """The page of one video; which one is for its script to read."""
-    return static_file("watch.html")
 
 
 ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (

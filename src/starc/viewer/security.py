@@ -15,6 +15,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
@@ -44,28 +45,17 @@ SECURITY_HEADERS = {
 
 def is_loopback(host: str) -> bool:
     """Whether a name or address means this machine and nobody else's."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    with suppress(ValueError):
+        return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    return False
 
 
 def _host_is_known(header: str, names: frozenset[str]) -> bool:
     """An address cannot be rebound; a name can, so it must be one of ours."""
-    try:
-        host = urlsplit(f"//{header}").hostname or ""
-        urlsplit(f"//{header}").port  # noqa: B018  raises on a port that is no number
-    except ValueError:
-        return False
-    if host in names:
-        return True
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):  # also of a port that is no number
+        host, _ = urlsplit(f"//{header}").hostname or "", urlsplit(f"//{header}").port
+        return host in names or ipaddress.ip_address(host) is not None
+    return False
 
 
 class Guard:
@@ -81,7 +71,7 @@ class Guard:
         unlimited: Iterable[str] = (),
     ) -> None:
         self.app = app
-        self.proof = None if token is None else hashlib.sha256(token.encode()).hexdigest()
+        self.proof = None if token is None else digest(token)
         self.names = frozenset({"localhost", *(name.lower() for name in hosts)})
         self.body_limit = body_limit
         self.unlimited = frozenset(unlimited)
@@ -132,14 +122,16 @@ class Guard:
         headers = Headers(scope=scope)
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        if _same(cookie, self.proof) or _same(_digest(bearer), self.proof):
+        if _same(cookie, self.proof) or _same(digest(bearer), self.proof):
             return None
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         offered = query.pop("token", [""])[0]
-        if scope["method"] == "GET" and _same(_digest(offered), self.proof):
+        if scope["method"] == "GET" and _same(digest(offered), self.proof):
             # The token leaves the address bar at once; only its digest stays, in the cookie.
+            # A redirect must not leave this server: `//elsewhere` would be another site.
             rest = urlencode(query, doseq=True)
-            target = _local(scope["path"]) + (f"?{rest}" if rest else "")
+            target = "/" + quote(scope["path"].lstrip("/\\"), errors="replace")
+            target += f"?{rest}" if rest else ""
             answer = Response(status_code=303, headers={"Location": target})
             answer.set_cookie(COOKIE, self.proof, httponly=True, samesite="strict", path="/")
             return answer
@@ -173,17 +165,13 @@ def _origin_host(origin: str) -> str | None:
     return parts.netloc.lower() if parts.scheme in ("http", "https") else None
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """SHA-256, of names with broken bytes too."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _same(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
-
-
-def _local(path: str) -> str:
-    """A redirect that cannot leave this server: `//elsewhere` would be another site."""
-    return "/" + quote(path.lstrip("/\\"), errors="replace")
 
 
 def confine(folder: Path, path: Path) -> Path | None:

@@ -14,6 +14,7 @@ import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,7 +29,7 @@ from starc.errors import ConfigError, StarcError
 from starc.viewer.edits import EXPORTS, Export
 from starc.viewer.jobs import Caption, JobQueue
 from starc.viewer.library import Comparison, Library
-from starc.viewer.routes import ROUTES, SafeJson, Viewer, library_page, static_file, video_page
+from starc.viewer.routes import ROUTES, SafeJson, Viewer, static_file
 from starc.viewer.security import Guard, is_loopback
 
 __all__ = ["ServerLimits", "create_app", "serve"]
@@ -39,8 +40,6 @@ SHORTEST_TOKEN = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerLimits:
-    """How much a page may ask of the machine."""
-
     upload: int = 4 << 30
     """Bytes of one uploaded video."""
     body: int = 4 << 20
@@ -118,31 +117,26 @@ def _application(viewer: Viewer) -> FastAPI:
             include_in_schema=method != "HEAD" and path != "/api/jobs/events",
         )
     app.add_api_route("/static/{name}", static_file, response_class=Response)
-    for path, page in (("/", library_page), ("/watch/{id}", video_page)):
-        app.add_api_route(path, page, response_class=Response, include_in_schema=False)
-    app.add_exception_handler(StarcError, _on_starc_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    for path, file in (("/", "index.html"), ("/watch/{id}", "watch.html")):
+        page = partial(static_file, file)
+        app.add_api_route(path, page, response_model=None, include_in_schema=False)
+    for kind in (StarcError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _on_error)
     return app
 
 
-def _on_starc_error(_: Request, error: Exception) -> Response:
+def _on_error(_: Request, error: Exception) -> Response:
     """The message, with the `status` and the `details` that errors of the viewer have."""
-    content = {"message": str(error), **getattr(error, "details", {})}
+    if isinstance(error, HTTPException):
+        content, status, headers = {"message": error.detail}, error.status_code, error.headers
+        return SafeJson(content, status_code=status, headers=headers)
+    text = str(error)
+    if isinstance(error, RequestValidationError):
+        # Where and what, but not the input: it may hold NaN or half a character.
+        first = error.errors()[0] if error.errors() else {"loc": (), "msg": "cannot be read"}
+        text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:500]
+    content = {"message": text, **getattr(error, "details", {})}
     return SafeJson(content, status_code=getattr(error, "status", 422))
-
-
-def _on_http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return SafeJson({"message": error.detail}, status_code=error.status_code, headers=error.headers)
-
-
-def _on_validation_error(_: Request, error: Exception) -> Response:
-    """Where and what, but not the input: it may hold NaN or half a character."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0] if error.errors() else {"loc": (), "msg": "cannot be read"}
-    where = ".".join(str(part) for part in first["loc"])
-    return SafeJson({"message": f"{where}: {first['msg']}"[:500]}, status_code=422)
 
 
 def serve(
@@ -165,8 +159,14 @@ def serve(
     names = {host, socket.gethostname()} - {"0.0.0.0", "::", ""}
     app = create_app(folders, token=token, hosts=names, **options)
     listener = _listen(host, port)
-    place = _place(host, listener.getsockname()[1]) + _first_page(app.state.viewer.library)
-    address = place + (f"?token={quote(token, safe='')}" if token else "")
+    # "Everywhere" becomes this machine's name; a single file opens on its own page.
+    name = host if host in names else socket.gethostname()
+    library = app.state.viewer.library
+    items = library.refresh()
+    one = len(items) == 1 and not any(root.is_dir() for root in library.roots)
+    address = f"http://[{name}]" if ":" in name else f"http://{name}"
+    address += f":{listener.getsockname()[1]}/" + (f"watch/{items[0].id}" if one else "")
+    address += f"?token={quote(token, safe='')}" if token else ""
     announce(address)
     if open_browser:
         webbrowser.open(address)
@@ -191,16 +191,3 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise ConfigError(f"{host}:{port}: cannot listen there ({error}); try --port 0") from None
     return listener
-
-
-def _place(host: str, port: int) -> str:
-    """An address that people can open; "everywhere" becomes this machine's name."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
-
-
-def _first_page(library: Library) -> str:
-    """A single file opens on its own page."""
-    items = library.refresh()
-    one = len(items) == 1 and not any(root.is_dir() for root in library.roots)
-    return f"/watch/{items[0].id}" if one else "/"

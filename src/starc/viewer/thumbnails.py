@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -27,21 +28,16 @@ def thumbnail(video: Path, time: float | None, *, cache: Path | None = None) -> 
     """JPEG of the moment `time` (None: a tenth into the video)."""
     status = video.stat()
     about = f"{video}\0{status.st_mtime_ns}\0{status.st_size}\0{time}\0{WIDTH_PX}"
-    kept = (cache or cache_folder("thumbnails")) / (
-        hashlib.sha256(os.fsencode(about)).hexdigest() + ".jpg"
-    )
-    try:
+    name = hashlib.sha256(os.fsencode(about)).hexdigest() + ".jpg"
+    kept = (cache or cache_folder("thumbnails")) / name
+    with suppress(OSError):
         return kept.read_bytes()
-    except OSError:
-        pass
     with _DECODERS:
         picture = _encode(_key_frame(video, time))
-    try:
+    with suppress(OSError):  # a full or read-only cache costs time, not the picture
         kept.parent.mkdir(parents=True, exist_ok=True)
         with replacing(kept, binary=True) as file:
             file.write(picture)
-    except OSError:
-        pass  # a full or read-only cache costs time, not the picture
     return picture
 
 
@@ -68,5 +64,4 @@ def _encode(frame: av.VideoFrame) -> bytes:
     encoder.options = {"qmin": "3", "qmax": "5"}
     small = frame.reformat(width, encoder.height, format="yuvj420p", dst_color_range="JPEG")
     small.pts, small.pict_type = 0, 0
-    packets = [*encoder.encode(small), *encoder.encode(None)]
-    return b"".join(bytes(packet) for packet in packets)
+    return b"".join(map(bytes, [*encoder.encode(small), *encoder.encode(None)]))
