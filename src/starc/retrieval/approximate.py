@@ -14,7 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,6 +63,16 @@ def measure_recall(approximate: NearestCaptions, exact: NearestCaptions) -> Reca
     return Recall(shared / max(1, exact.index_SR.numel()), k, queries)
 
 
+def _imported(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtra(module.replace("_", "-"), extra) from None
+
+
+_qdrant = partial(_imported, "qdrant_client", "qdrant")
+
+
 class FaissStore(Datastore):
     """A datastore searched through a faiss index."""
 
@@ -105,11 +116,7 @@ class FaissStore(Datastore):
         self.recall = measure_recall(self.search(query_SD, k=k), self.store.search(query_SD, k=k))
 
     def _open(self, store: CaptionStore) -> None:
-        try:
-            import faiss
-        except ImportError:
-            raise MissingExtra("faiss", "faiss") from None
-        self.faiss: Any = faiss
+        self.faiss = _imported("faiss", "faiss")
         self.store = store.to("cpu")
         self.captions, self.videos = store.captions, store.videos
         self.embedding_ND: Tensor = self.store.embedding_ND
@@ -502,11 +509,3 @@ def _connect(location: Any, *, new: bool = False) -> tuple[Any, str | None]:
         if not (folder / "meta.json").is_file() and not (new and empty):
             raise DatastoreError(f"{location}: not a folder of Qdrant; check the path")
         return qdrant.QdrantClient(path=location), str(folder.resolve())
-
-
-def _qdrant() -> Any:
-    try:
-        import qdrant_client
-    except ImportError:
-        raise MissingExtra("qdrant-client", "qdrant") from None
-    return qdrant_client

@@ -30,7 +30,6 @@ from starc.retrieval.captions import (
     TENSORS,
     CaptionList,
     Folder,
-    read_captions,
     read_facts,
     read_folder,
     read_published,
@@ -156,8 +155,9 @@ class Datastore(ABC):
         new = captions if isinstance(captions, CaptionList) else CaptionList.of(captions)
         if not new.captions:
             return self
-        mean_D, progress = self.mean_D, on_progress
-        return self.extended(CaptionStore.build(new, encoder, mean_D=mean_D, on_progress=progress))
+        return self.extended(
+            CaptionStore.build(new, encoder, mean_D=self.mean_D, on_progress=on_progress)
+        )
 
     def remove(
         self, index: Iterable[int] = (), *, videos: Iterable[str] = (), captions: Iterable[str] = ()
@@ -273,13 +273,6 @@ class CaptionStore(Datastore):
         )
 
     @classmethod
-    def from_file(
-        cls, path: str | Path, encoder: TextEncoder, *, subset: str | None = None, **options: Any
-    ) -> CaptionStore:
-        """Embed the captions of a text, JSON or annotation file; options as in `build`."""
-        return cls.build(read_captions(path, subset=subset), encoder, **options)
-
-    @classmethod
     def from_published(
         cls,
         embeddings: str | Path,
@@ -376,17 +369,15 @@ class CaptionStore(Datastore):
         if self.mean_D is not None:
             tensors["mean_D"] = self.mean_D
         tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        return {
-            CAPTIONS: self._write_captions,
-            TENSORS: lambda path: save_file(tensors, path),
-        }
 
-    def _write_captions(self, path: Path) -> None:
-        # lone surrogates stay JSON
-        with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            for caption, video in zip(self.captions, self.videos, strict=True):
-                record = {"caption": caption, "video": video}
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        def write_captions(path: Path) -> None:
+            # lone surrogates stay JSON
+            with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+                for caption, video in zip(self.captions, self.videos, strict=True):
+                    record = {"caption": caption, "video": video}
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+        return {CAPTIONS: write_captions, TENSORS: lambda path: save_file(tensors, path)}
 
 
 def open_datastore(name: str | Path, *, verify: bool = True) -> Datastore:
