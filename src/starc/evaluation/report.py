@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +36,8 @@ _RESAMPLES = 256
 """Resamples drawn at a time."""
 
 Protocol = Literal["published", "pdvc"]
-File = str | Path | Mapping[str, VideoAnnotation]
+Videos = Mapping[str, VideoAnnotation]
+File = str | Path | Videos
 
 
 @dataclass(frozen=True)
@@ -112,18 +114,11 @@ def score(
         references = [references]
     if not references:
         raise ValueError("at least one reference is needed")
-    predicted = predictions if isinstance(predictions, Mapping) else read_predictions(predictions)
-    files = [
-        file if isinstance(file, Mapping) else read_references(file, subset=subset)
-        for file in references
-    ]
-    names = [
-        otherwise if isinstance(file, Mapping) else str(file)
-        for file, otherwise in zip(
-            (predictions, *references), ("predictions", *["references"] * len(files)), strict=True
-        )
-    ]
-    videos = _check(names, predicted, files, may_miss=allow_missing or protocol == "pdvc")
+    name, predicted = _named(predictions, "predictions", read_predictions)
+    read = partial(read_references, subset=subset)
+    named = [_named(file, "references", read) for file in references]
+    videos = _check(name, predicted, named, may_miss=allow_missing or protocol == "pdvc")
+    files = [file for _, file in named]
     scored = videos if protocol == "pdvc" else [video for video in videos if video in predicted]
     events = corpus(predicted, files, scored)
 
@@ -165,33 +160,32 @@ def score(
     )
 
 
+def _named(file: File, otherwise: str, read: Callable[[str | Path], Videos]) -> tuple[str, Videos]:
+    return (otherwise, file) if isinstance(file, Mapping) else (str(file), read(file))
+
+
 def _check(
-    names: Sequence[str],
-    predicted: Mapping[str, VideoAnnotation],
-    files: Sequence[Mapping[str, VideoAnnotation]],
-    *,
-    may_miss: bool,
+    name: str, predicted: Videos, references: Sequence[tuple[str, Videos]], *, may_miss: bool
 ) -> list[str]:
     """The reference videos; AnnotationError unless they have events and predictions."""
-    predictions, *references = names
-    for source, file in zip(references, files, strict=True):
+    for source, file in references:
         for video, annotation in file.items():
             if not annotation.spans:
                 raise AnnotationError(
                     f"{source}: video {video!r} has no events, so nothing can be recalled; "
                     "remove it"
                 )
-    videos = list(dict.fromkeys(video for file in files for video in file))
+    videos = list(dict.fromkeys(video for _, file in references for video in file))
     missing = [video for video in videos if video not in predicted]
     if len(missing) == len(videos):
         raise AnnotationError(
-            f"{predictions}: none of its {len(predicted)} videos is in the reference "
+            f"{name}: none of its {len(predicted)} videos is in the reference "
             f"(predictions: {_some(predicted)}; reference: {_some(videos)}); do the files belong "
             "together?"
         )
     if missing and not may_miss:
         raise AnnotationError(
-            f"{predictions}: {len(videos) - len(missing)} of {len(videos)} reference videos "
+            f"{name}: {len(videos) - len(missing)} of {len(videos)} reference videos "
             f"predicted, missing {_some(missing)}; predict them, or --allow-missing to skip them, "
             "or --protocol pdvc to count them as 0"
         )
@@ -203,9 +197,7 @@ def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
     return f"{first}, …" if len(names) > 3 else first or "none"
 
 
-def _notes(
-    predicted: Mapping[str, VideoAnnotation], videos: Sequence[str], protocol: Protocol
-) -> tuple[str, ...]:
+def _notes(predicted: Videos, videos: Sequence[str], protocol: Protocol) -> tuple[str, ...]:
     inside = [predicted[video] for video in videos if video in predicted]
     how = "count as 0" if protocol == "pdvc" else "are left out, which flatters the scores"
     notes = {

@@ -138,9 +138,6 @@ class FaissStore(Datastore):
             raise DatastoreError(f"{folder}: no faiss index that can be read ({reason})") from None
         return store
 
-    def __repr__(self) -> str:
-        return f"FaissStore({len(self)} captions, {self.index}, {self.recall})"
-
     @property
     def facts(self) -> dict[str, Any]:
         return {
@@ -166,15 +163,12 @@ class FaissStore(Datastore):
         Queries for which the index finds fewer than k captions are searched exactly.
         """
         query_SD = query_SD.cpu()
-        hidden = {video: self.store.owned(video) for video in set(videos)}
-        most = max((len(rows) for rows in hidden.values() if rows is not None), default=0)
-        k = min(k, len(self) - most)
-        if k < 1:
-            return self.store.nearest(query_SD, 1, videos)  # says what is wrong
+        hidden = self.store.hidden(videos)
+        k = min(k, len(self) - max(map(len, hidden.values()), default=0))
         index_SR = torch.empty(len(query_SD), k, dtype=torch.long)
-        for video, rows in hidden.items():
+        for video in set(videos):
             queries = torch.tensor([n for n, other in enumerate(videos) if other == video])
-            index_SR[queries] = self._proposed(query_SD[queries], k, rows)
+            index_SR[queries] = self._proposed(query_SD[queries], k, hidden.get(video))
             short = queries[(index_SR[queries] < 0).any(1)]
             if len(short):
                 exact = self.store.nearest(query_SD[short], k, [video] * len(short))
@@ -260,9 +254,6 @@ class QdrantStore(Datastore):
 
     def __len__(self) -> int:
         return self._size
-
-    def __repr__(self) -> str:
-        return f"QdrantStore({self.collection!r}, {len(self)} captions, encoder {self.encoder!r})"
 
     def close(self) -> None:
         self.client.close()

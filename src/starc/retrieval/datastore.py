@@ -71,6 +71,9 @@ class Datastore(ABC):
     def __len__(self) -> int:
         return len(self.captions)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.facts})"
+
     def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions:
         """The `k` captions of largest cosine to each query, best first, ties by index.
 
@@ -301,9 +304,6 @@ class CaptionStore(Datastore):
             digest=folder.digest,
         )
 
-    def __repr__(self) -> str:
-        return f"CaptionStore({len(self)} captions, width {self.width}, encoder {self.encoder!r})"
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_scan": None}  # packed for this process; made again on demand
 
@@ -323,20 +323,15 @@ class CaptionStore(Datastore):
 
     def nearest(self, query_SD: Tensor, k: int, videos: Sequence[str | None]) -> NearestCaptions:
         """Exact: what a float64 search over all captions gives, on the datastore's device."""
-        hidden = [self.owned(video) for video in videos]
-        left = len(self) - max((len(rows) for rows in hidden if rows is not None), default=0)
-        if left < 1:
-            raise DatastoreError(
-                f"datastore: all {len(self)} captions belong to the video that is excluded; "
-                "add captions of other videos"
-            )
+        hidden = self.hidden(videos)
+        k = min(k, len(self) - max(map(len, hidden.values()), default=0))
         if self._scan is None:
             self._scan = fastest_scan(self.embedding_ND)
         query_SD = query_SD.to(self.embedding_ND.device)
-        return exact_search(self.embedding_ND, query_SD, min(k, left), self._scan, hidden)
+        return exact_search(self.embedding_ND, query_SD, k, self._scan, [*map(hidden.get, videos)])
 
-    def owned(self, video: str | None) -> Tensor | None:
-        """Rows of a video's captions. Ids meet as in annotation files: `v_x.mp4` is `x`."""
+    def hidden(self, videos: Iterable[str | None]) -> dict[str | None, Tensor]:
+        """Rows of the captions of videos. Ids meet as in annotation files: `v_x.mp4` is `x`."""
         if self._rows is None:
             rows: dict[str, list[int]] = {}
             for row, owner in enumerate(self.videos):
@@ -344,7 +339,14 @@ class CaptionStore(Datastore):
                     rows.setdefault(video_id(owner), []).append(row)
             device = self.embedding_ND.device
             self._rows = {name: torch.tensor(row, device=device) for name, row in rows.items()}
-        return None if video is None else self._rows.get(video_id(video))
+        names = {video: video_id(video) for video in videos if video is not None}
+        hidden = {video: self._rows[name] for video, name in names.items() if name in self._rows}
+        if any(len(rows) == len(self) for rows in hidden.values()):
+            raise DatastoreError(
+                f"datastore: all {len(self)} captions belong to the video that is excluded; "
+                "add captions of other videos"
+            )
+        return hidden
 
     def derived(
         self, captions: tuple[str, ...], videos: tuple[str | None, ...], embedding_ND: Tensor
