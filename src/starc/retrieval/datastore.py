@@ -339,7 +339,7 @@ class CaptionStore(Datastore):
                     rows.setdefault(video_id(owner), []).append(row)
             device = self.embedding_ND.device
             self._rows = {name: torch.tensor(row, device=device) for name, row in rows.items()}
-        names = {video: video_id(video) for video in videos if video is not None}
+        names: dict[str | None, str] = {v: video_id(v) for v in videos if v is not None}
         hidden = {video: self._rows[name] for video, name in names.items() if name in self._rows}
         if any(len(rows) == len(self) for rows in hidden.values()):
             raise DatastoreError(
