@@ -12,7 +12,7 @@ import pytest
 
 from starc.errors import MissingExtra, StarcError
 from starc.evaluation import meteor_data
-from starc.evaluation.meteor import Lexicon, Meteor
+from starc.evaluation.meteor import Meteor
 from starc.evaluation.meteor_data import NAME, Sources, java_hash, locate, open_index
 
 TABLE = """0.5
@@ -50,12 +50,11 @@ def cache(tmp_path: Path) -> Path:
 
 def test_planted_answers(sources: Sources, cache: Path) -> None:
     index = open_index(cache, sources)
-    lexicon = Lexicon(index)
-    assert lexicon.word("went").synsets == [7]
-    assert lexicon.word("walks").synsets == [7, 9]
-    assert lexicon.word("walking").stem == java_hash("walk")
-    assert lexicon.word("at").function and not lexicon.word("once").function
-    assert lexicon.word("once").number >= 0 > lexicon.word("walk").number
+    assert index.word("went").synsets == [7]
+    assert index.word("walks").synsets == [7, 9]
+    assert index.word("walking").stem == java_hash("walk")
+    assert index.word("at").function and not index.word("once").function
+    assert index.word("once").number >= 0 > index.word("walk").number
     assert index.prefixes == {"Mr": False, "No": True}
     for backend in ("c", "python"):
         if backend == "c" and not _has_extension():

@@ -1,4 +1,4 @@
-"""N-grams, CIDEr and BLEU against direct definitions with dictionaries."""
+"""BLEU, CIDEr and ROUGE-L against direct definitions."""
 
 import math
 from collections import Counter
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starc.evaluation.ngrams import bleu, cider, ngrams
+from starc.evaluation.ngrams import bleu, cider, common_subsequence, ngrams, rouge_l
 from starc.evaluation.pairs import Groups
 
 word = st.sampled_from(["add", "oil", "the", "pan", "1\u00a01/2"])
@@ -112,3 +112,26 @@ def test_one_pair_alone_scores_no_cider() -> None:
     table = ngrams(["add oil to the pan"])
     assert cider(one_group([(0, 0)]), table)[0] == 0
     assert bleu(one_group([(0, 0)]), table)[0, 3] == pytest.approx(1, abs=1e-8)
+
+
+letters = st.lists(st.sampled_from("abcd"), max_size=70)
+
+
+@given(letters, letters)
+def test_common_subsequence(a: list[str], b: list[str]) -> None:
+    table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            table[i + 1][j + 1] = (
+                table[i][j] + 1 if x == y else max(table[i][j + 1], table[i + 1][j])
+            )
+    assert common_subsequence(a, b) == table[-1][-1]
+
+
+def test_rouge_l() -> None:
+    assert rouge_l(["a", "b", "c"], ["a", "b", "c"]) == 1
+    assert rouge_l([""], [""]) == 1
+    assert rouge_l([""], ["a"]) == 0
+    assert rouge_l(["a", "b"], ["a", "c", "d"]) == pytest.approx(
+        (1 + 1.44) * (1 / 2) * (1 / 3) / (1 / 3 + 1.44 / 2)
+    )

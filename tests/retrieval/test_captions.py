@@ -48,7 +48,7 @@ def test_build_from_every_kind_of_file(tmp_path: Path):
         )
     )
     for name in ("a.txt", "list.json", "own.jsonl", "anet.json", "yc2.json"):
-        store = CaptionStore.from_file(tmp_path / name, encoder, batch=1)
+        store = CaptionStore.build(read_captions(tmp_path / name), encoder, batch=1)
         assert store.captions == ("cut the onion", "fry it"), name
         assert store.encoder == "letters"
         assert store.search(encoder.encode(["FRY it"]), k=1).index_SR.tolist() == [[1]]

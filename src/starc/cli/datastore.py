@@ -19,10 +19,10 @@ from starc.errors import ConfigError
 
 if TYPE_CHECKING:
     from starc.media.encoders import TextEncoder
-    from starc.retrieval.datastore import CaptionStore, Datastore
+    from starc.retrieval.datastore import Datastore
 
-out = Console()
-err = Console(stderr=True)
+out = Console(highlight=False, markup=False)
+err = Console(stderr=True, highlight=False, markup=False)
 app = typer.Typer(help="Build, search and edit datastores of captions.", no_args_is_help=True)
 
 INDICES = ("exact", "faiss", "qdrant")
@@ -84,8 +84,10 @@ def build(
             "--subset: not with published arrays": bool(subset) and arrays,
         }
     )
-    from starc.retrieval.captions import duplicates, require_replaceable
+    from starc.retrieval.approximate import FaissStore, QdrantStore
+    from starc.retrieval.captions import duplicates, read_captions, require_replaceable
     from starc.retrieval.datastore import CaptionStore
+    from starc.retrieval.hierarchy import HierarchicalStore
 
     require_replaceable(folder)  # said now, not after embedding
     if arrays:
@@ -94,13 +96,20 @@ def build(
     else:
         model = _text_encoder(encoder or "minilm")
         with embedding_progress() as on_progress:
-            store = CaptionStore.from_file(
-                captions, model, subset=subset, centre=centre, on_progress=on_progress
-            )
-    with closing(_indexed(store, index, levels, location, collection or "captions")) as indexed:
+            listed = read_captions(captions, subset=subset)
+            store = CaptionStore.build(listed, model, centre=centre, on_progress=on_progress)
+    indexed: Datastore = store
+    if index == "faiss":
+        indexed = FaissStore(store)
+    elif qdrant:
+        indexed = QdrantStore.upload(store, location, collection or "captions")
+    elif levels:
+        sizes = [max(1, len(store) // 10**level) for level in range(1, levels + 1)]
+        indexed = HierarchicalStore(store, levels=sizes)
+    with closing(indexed):
         indexed.save(folder)
         repeated = len(duplicates(store.captions).exact)
-        _say(f"{folder}: {len(store)} captions, {repeated} of them more than once")
+        err.print(f"{folder}: {len(store)} captions, {repeated} of them more than once")
 
 
 @app.command()
@@ -117,7 +126,7 @@ def search(
         query_SD = query_SD if store.mean_D is None else query_SD - store.mean_D
         index_SR, score_SR = store.search(query_SD, k=count)
         for index, score in zip(index_SR[0].tolist(), score_SR[0].tolist(), strict=True):
-            out.print(f"{score:.3f}  {store.captions[index]}", highlight=False, markup=False)
+            out.print(f"{score:.3f}  {store.captions[index]}")
 
 
 @app.command()
@@ -131,7 +140,7 @@ def add(name: Name, captions: Captions, encoder: OwnEncoder = None, subset: Subs
         with embedding_progress() as on_progress:
             edited = store.add(new, model, on_progress)
         _save(edited, name)
-        _say(f"{name}: {len(new.captions)} captions added, {edited.facts['captions']} in all")
+        err.print(f"{name}: {len(new.captions)} captions added, {edited.facts['captions']} in all")
 
 
 @app.command()
@@ -155,7 +164,7 @@ def remove(
         edited = store.remove(videos=videos or (), captions=texts)
         after = edited.facts["captions"]
         _save(edited, name)
-        _say(f"{name}: {before - after} captions removed, {after} left")
+        err.print(f"{name}: {before - after} captions removed, {after} left")
 
 
 @app.command()
@@ -176,7 +185,7 @@ def join(
             stores.append(store.exact)
     whole = joined(stores)
     whole.save(folder)
-    _say(f"{folder}: {len(whole)} captions")
+    err.print(f"{folder}: {len(whole)} captions")
 
 
 @app.command()
@@ -202,7 +211,7 @@ def info(name: Name) -> None:
         }
     for label, value in lines.items():
         if value not in (None, ""):
-            out.print(f"{label:<12}{value}", highlight=False, markup=False)
+            out.print(f"{label:<12}{value}")
 
 
 @contextmanager
@@ -223,28 +232,10 @@ def embedding_progress() -> Iterator[Callable[[int, int], None]]:
         bar.stop()
 
 
-def _indexed(
-    store: CaptionStore, index: str, levels: int, location: str | None, collection: str
-) -> Datastore:
-    from starc.retrieval.approximate import FaissStore, QdrantStore
-    from starc.retrieval.hierarchy import HierarchicalStore
-
-    if index == "faiss":
-        return FaissStore(store)
-    if index == "qdrant":
-        return QdrantStore.upload(store, location, collection)
-    if levels:
-        sizes = [max(1, len(store) // 10**level) for level in range(1, levels + 1)]
-        return HierarchicalStore(store, levels=sizes)
-    return store
-
-
-@contextmanager
-def _opened(name: str) -> Iterator[Datastore]:
+def _opened(name: str) -> closing[Datastore]:
     from starc.retrieval.datastore import open_datastore
 
-    with closing(open_datastore(name)) as store:
-        yield store
+    return closing(open_datastore(name))
 
 
 def _save(store: Datastore, name: str) -> None:
@@ -263,7 +254,3 @@ def _refuse(problems: Mapping[str, bool]) -> None:
     for message, wrong in problems.items():
         if wrong:
             raise ConfigError(message)
-
-
-def _say(line: str) -> None:
-    err.print(line, highlight=False, markup=False)

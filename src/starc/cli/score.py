@@ -22,9 +22,8 @@ from starc.errors import StarcError
 from starc.files.atomic import replacing
 
 if TYPE_CHECKING:
-    from starc.evaluation.compare import Difference
     from starc.evaluation.meteor import Meteor
-    from starc.evaluation.report import Report
+    from starc.evaluation.report import Difference, Report
 
 _PRINTED = {
     "CIDEr": "CIDEr",

@@ -4,7 +4,6 @@ from starc.evaluation import score
 print(score("predictions.json", "reference.json").metrics["CIDEr"])
 """
 
-from starc.evaluation.compare import compare
-from starc.evaluation.report import Report, score
+from starc.evaluation.report import Report, compare, score
 
 __all__ = ["Report", "compare", "score"]

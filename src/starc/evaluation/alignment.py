@@ -80,10 +80,8 @@ class Aligner:
         target_starts: memoryview,
         targets: memoryview,
     ) -> None:
-        self._node_words = node_words
-        self._child_starts = child_starts
-        self._target_starts = target_starts
-        self._targets = targets
+        self._node_words, self._child_starts = node_words, child_starts
+        self._target_starts, self._targets = target_starts, targets
         self._target_order = lru_cache(KEPT_TARGETS)(self._read_targets)
         self._reach = lru_cache(KEPT_REACHES)(self._collect_targets)
         self._sentences: list[_Sentence] = []

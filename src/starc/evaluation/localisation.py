@@ -49,10 +49,8 @@ def by_overlap(corpus: Corpus, tious: Sequence[float]) -> Localisation:
 def by_start(corpus: Corpus, seconds: Sequence[float]) -> Localisation:
     """Navigation: covered means that the starts differ by less than some seconds."""
     files = corpus.references
-    return _shares(
-        corpus,
-        [(f.nearest_P[:, None] < seconds, f.nearest_R[:, None] < seconds) for f in files],
-    )
+    near = [(f.nearest_P[:, None] < seconds, f.nearest_R[:, None] < seconds) for f in files]
+    return _shares(corpus, near)
 
 
 def f1(precision: Floats, recall: Floats) -> Floats:
@@ -84,9 +82,8 @@ def _shares(
 
     def share(video_X: Ints, hit_XT: NDArray[Any], counted_X: NDArray[np.bool_]) -> Floats:
         hits = [sums(video_X, hit_X & counted_X, len(corpus.videos)) for hit_X in hit_XT.T]
-        return (
-            np.stack(hits, 1) / np.maximum(sums(video_X, counted_X, len(corpus.videos)), 1)[:, None]
-        )
+        counted_V = np.maximum(sums(video_X, counted_X, len(corpus.videos)), 1)
+        return np.stack(hits, 1) / counted_V[:, None]
 
     precision = [share(corpus.video_P, hit_PT, corpus.captioned_P) for hit_PT, _ in covered]
     recall = [

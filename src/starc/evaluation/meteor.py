@@ -7,7 +7,7 @@ Language", WMT 2014. The alignment runs in C where the extension was built, else
 
 METEOR splits and joins tokens once more (`normalise`): `do n't` becomes `do n 't`, `e.g.` becomes
 `eg`, `stir-fry` becomes `stir fry`. For each word four matchers compare spelling, stem, synsets
-and paraphrases (`Lexicon`).
+and paraphrases (`Index.word`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from starc.evaluation.alignment import Aligner, Statistics
-from starc.evaluation.meteor_data import Index, Sources, java_hash, open_index, stemmer
+from starc.evaluation.meteor_data import Sources, open_index
 
 try:
     from starc.evaluation import _meteor
@@ -63,7 +63,6 @@ class Meteor:
         self._aligner = (_meteor.Aligner if self.backend == "c" else Aligner)(
             index.node_words, index.child_starts, index.target_starts, index.targets
         )
-        self._lexicon = Lexicon(index)
         self._words: dict[str, int] = {}
         self._sentences: dict[str, int] = {}
         self._statistics: dict[Pair, Statistics] = {}
@@ -113,7 +112,7 @@ class Meteor:
 
     def _word(self, spelling: str) -> int:
         if spelling not in self._words:
-            self._words[spelling] = self._aligner.add_word(*self._lexicon.word(spelling))
+            self._words[spelling] = self._aligner.add_word(*self._index.word(spelling))
         return self._words[spelling]
 
 
@@ -210,13 +209,6 @@ _SEPARATIONS = [
     _between(_DIGIT, "'", "s", " '"),
 ]
 
-# WordNet's detachment rules: the first that leads to a known word counts.
-_ENDINGS = [
-    *(("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh")),
-    *(("men", "man"), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", "")),
-    *(("ing", "e"), ("ing", ""), ("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
-]
-
 
 def normalise(text: str, prefixes: Mapping[str, bool]) -> list[str]:
     """The words METEOR sees (option -norm)."""
@@ -243,57 +235,3 @@ def _end(word: str, next_: str, prefixes: Mapping[str, bool]) -> str:
     if only_before_numbers is False or re.match("[a-z]", next_):
         return word
     return word if only_before_numbers and re.match("[0-9]", next_) else f"{stem} ."
-
-
-class Word(NamedTuple):
-    """What the matchers compare."""
-
-    key: int
-    """Hash of the spelling."""
-    stem: int
-    """Hash of the stem."""
-    function: bool
-    synsets: list[int]
-    number: int
-    """Of the word in the paraphrase table; -1 if it is not there."""
-
-
-class Lexicon:
-    """Looks words up; keeps nothing, since each caller asks once per word."""
-
-    def __init__(self, index: Index) -> None:
-        self._index = index
-        self._number = dict(zip(index.words, range(len(index.words)), strict=True))
-
-    def word(self, spelling: str) -> Word:
-        """All about one word."""
-        index, number = self._index, self._number.get(spelling)
-        synsets = {*self._synsets(spelling)}.union(*map(self._synsets, self._bases(spelling)))
-        return Word(
-            key=java_hash(spelling),
-            stem=java_hash(stemmer()(spelling)) if number is None else index.stems[number],
-            function=spelling in index.function_words,
-            synsets=sorted(synsets),
-            number=-1 if number is None or number >= index.phrase_words else number,
-        )
-
-    def _synsets(self, spelling: str) -> list[int]:
-        """Synsets listed under this very word."""
-        number = self._number.get(spelling)
-        if number is None:
-            return []
-        starts = self._index.synset_starts
-        return self._index.synsets[starts[number] : starts[number + 1]].tolist()
-
-    def _bases(self, spelling: str) -> list[str]:
-        """Base forms: of an irregular word those listed, else by the first rule that fits."""
-        if spelling in self._index.exceptions:
-            return self._index.exceptions[spelling]
-        if len(spelling) < 3 or spelling.endswith("ss"):
-            return []
-        for ending, instead in _ENDINGS:
-            if spelling.endswith(ending):
-                base = spelling.removesuffix(ending) + instead
-                if self._synsets(base):
-                    return [base]
-        return []

@@ -22,9 +22,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,11 +74,6 @@ class Sources:
             with zipfile.ZipFile(self.jar) as jar:
                 checksums = {name: jar.getinfo(path).CRC for name, path in _RESOURCES.items()}
         return {"paraphrases": [size, trailer], **checksums}
-
-    def texts(self) -> dict[str, str]:
-        """The small files inside the jar."""
-        with _damage_named(self.jar), zipfile.ZipFile(self.jar) as jar:
-            return {name: jar.read(path).decode() for name, path in _RESOURCES.items()}
 
 
 @contextmanager
@@ -132,7 +127,28 @@ def java_hash(text: str) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True)
+# WordNet's detachment rules: the first that leads to a known word counts.
+_ENDINGS = [
+    *(("s", ""), ("ses", "s"), ("xes", "x"), ("zes", "z"), ("ches", "ch"), ("shes", "sh")),
+    *(("men", "man"), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", "")),
+    *(("ing", "e"), ("ing", ""), ("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+]
+
+
+class Word(NamedTuple):
+    """What the matchers compare."""
+
+    key: int
+    """Hash of the spelling."""
+    stem: int
+    """Hash of the stem."""
+    function: bool
+    synsets: list[int]
+    number: int
+    """Of the word in the paraphrase table; -1 if it is not there."""
+
+
+@dataclass(frozen=True)
 class Index:
     """The opened file. Numbers are views into it, so the operating system shares them."""
 
@@ -155,6 +171,43 @@ class Index:
     function_words: frozenset[str]
     prefixes: dict[str, bool]
     """Abbreviations; true for those that only precede numbers."""
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return dict(zip(self.words, range(len(self.words)), strict=True))
+
+    def word(self, spelling: str) -> Word:
+        """All about one word; nothing is kept, since each caller asks once per word."""
+        number = self._numbers.get(spelling)
+        synsets = {*self._synsets(spelling)}.union(*map(self._synsets, self._bases(spelling)))
+        return Word(
+            key=java_hash(spelling),
+            stem=java_hash(stemmer()(spelling)) if number is None else self.stems[number],
+            function=spelling in self.function_words,
+            synsets=sorted(synsets),
+            number=-1 if number is None or number >= self.phrase_words else number,
+        )
+
+    def _synsets(self, spelling: str) -> list[int]:
+        """Synsets listed under this very word."""
+        number = self._numbers.get(spelling)
+        if number is None:
+            return []
+        starts = self.synset_starts
+        return self.synsets[starts[number] : starts[number + 1]].tolist()
+
+    def _bases(self, spelling: str) -> list[str]:
+        """Base forms: of an irregular word those listed, else by the first rule that fits."""
+        if spelling in self.exceptions:
+            return self.exceptions[spelling]
+        if len(spelling) < 3 or spelling.endswith("ss"):
+            return []
+        for ending, instead in _ENDINGS:
+            if spelling.endswith(ending):
+                base = spelling.removesuffix(ending) + instead
+                if self._synsets(base):
+                    return [base]
+        return []
 
 
 def open_index(
@@ -247,7 +300,8 @@ def _read(path: Path, fingerprint: dict[str, Any]) -> dict[str, memoryview] | No
 
 def _build(sources: Sources, progress: Progress) -> dict[str, NDArray[Any]]:
     """All sections of the file, 20 s and under 1 GB."""
-    texts = sources.texts()
+    with _damage_named(sources.jar), zipfile.ZipFile(sources.jar) as jar:
+        texts = {name: jar.read(path).decode() for name, path in _RESOURCES.items()}
     prefixes = texts["prefixes"].splitlines()
     phrases, source_E, target_E = _paraphrases(sources.paraphrases, lambda f: progress(0.5 * f))
     words, word_W, length_P = _numbered(phrases)

@@ -1,7 +1,9 @@
-"""BLEU and CIDEr of each group of caption pairs, from n-grams as integers (n = 1 to 4).
+"""BLEU, CIDEr (n-grams as integers, n = 1 to 4) and ROUGE-L of each group of caption pairs.
 
-A group is one video at one tIoU. Words split at any white space. A prediction without a match is
-compared with one word that occurs nowhere.
+A group is one video at one tIoU. BLEU and CIDEr split words at any white space; a prediction
+without a match is compared with one word that occurs nowhere. ROUGE-L splits at the space character
+only, so a token such as `1 1/2` with its no-break space stays one word, and an empty caption is one
+empty word: two empty captions score 1.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from starc.evaluation.pairs import Floats, Groups, Ints, sums
 ORDERS = 4
 _TINY, _SMALL = 1e-15, 1e-9
 _SIGMA = 6.0
+_BETA = 1.2
 
 
 @dataclass(frozen=True)
@@ -161,3 +164,37 @@ def _find(key_X: Ints, sorted_keys: Ints) -> tuple[Ints, NDArray[np.bool_]]:
     """Place of each key among sorted distinct ones, and whether it is there at all."""
     place_X = np.searchsorted(sorted_keys, key_X)
     return place_X, np.append(sorted_keys, -1)[place_X] == key_X
+
+
+def rouge(groups: Groups, tokenised: Sequence[str]) -> Floats:
+    """Mean ROUGE-L of each group's pairs; a prediction without a match scores 0."""
+    pairs = [*zip(groups.hypothesis_U.tolist(), groups.reference_U.tolist(), strict=True)]
+    words = {c: tokenised[c].split(" ") for pair in pairs for c in pair}
+    score_U = np.array([rouge_l(words[h], words[r]) for h, r in pairs], np.float64)
+    return groups.means(score_U[groups.pair_I])
+
+
+def rouge_l(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
+    """F of common-subsequence precision and recall: (1 + β²) P R / (R + β² P)."""
+    common = common_subsequence(hypothesis, reference)
+    if not common:
+        return 0.0
+    precision, recall = common / len(hypothesis), common / len(reference)
+    return ((1 + _BETA**2) * precision * recall) / (recall + _BETA**2 * precision)
+
+
+def common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
+    """Length of the longest common subsequence, one row of its table in one integer.
+
+    Bit j of the row is 0 where the table grows between b[:j] and b[:j + 1].
+    """
+    places: dict[str, int] = {}
+    for j, word in enumerate(b):
+        places[word] = places.get(word, 0) | (1 << j)
+    full = (1 << len(b)) - 1
+    row = full
+    for word in a:
+        hits = row & places.get(word, 0)
+        if hits:
+            row = ((row + hits) | (row - hits)) & full
+    return len(b) - row.bit_count()

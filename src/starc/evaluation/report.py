@@ -2,13 +2,15 @@
 
 In: predictions and one or more references (files or events per video). Out: a `Report` with every
 metric under its published name (raw, 0 to 1; CIDEr 0 to 10), the values per video and a one-line
-signature: two scores with the same signature can be compared.
+signature: two scores with the same signature can be compared. `compare` tells whether one system is
+better than another or whether it is the videos: a paired bootstrap over videos.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +20,8 @@ import numpy as np
 from starc.errors import AnnotationError
 from starc.evaluation import localisation
 from starc.evaluation.meteor import Meteor, aggregate
-from starc.evaluation.ngrams import bleu, cider, ngrams
+from starc.evaluation.ngrams import bleu, cider, ngrams, rouge
 from starc.evaluation.pairs import Corpus, Floats, Groups, corpus, groups
-from starc.evaluation.rouge import rouge
 from starc.evaluation.soda import soda
 from starc.evaluation.tokens import tokenise
 from starc.files.annotations import VideoAnnotation, read_predictions, read_references
@@ -31,9 +32,12 @@ CAPTION_METRICS = ("METEOR", "CIDEr", "Rouge-L", "Bleu_1", "Bleu_2", "Bleu_3", "
 LOCALISATION = ("F1", "Precision", "Recall")
 METRICS = ("captions", "localisation", "soda")
 """What can be asked for: caption metrics, precision and recall, SODA_c."""
+_RESAMPLES = 256
+"""Resamples drawn at a time."""
 
 Protocol = Literal["published", "pdvc"]
-File = str | Path | Mapping[str, VideoAnnotation]
+Videos = Mapping[str, VideoAnnotation]
+File = str | Path | Videos
 
 
 @dataclass(frozen=True)
@@ -110,16 +114,11 @@ def score(
         references = [references]
     if not references:
         raise ValueError("at least one reference is needed")
-    predicted = predictions if isinstance(predictions, Mapping) else read_predictions(predictions)
-    files = [
-        file if isinstance(file, Mapping) else read_references(file, subset=subset)
-        for file in references
-    ]
-    for source, file in zip(references, files, strict=True):
-        _check_events(_name(source, "references"), file)
-    videos = list(dict.fromkeys(video for file in files for video in file))
-    may_miss = allow_missing or protocol == "pdvc"
-    _check_coverage(_name(predictions, "predictions"), predicted, videos, may_miss=may_miss)
+    name, predicted = _named(predictions, "predictions", read_predictions)
+    read = partial(read_references, subset=subset)
+    named = [_named(file, "references", read) for file in references]
+    videos = _check(name, predicted, named, may_miss=allow_missing or protocol == "pdvc")
+    files = [file for _, file in named]
     scored = videos if protocol == "pdvc" else [video for video in videos if video in predicted]
     events = corpus(predicted, files, scored)
 
@@ -161,38 +160,36 @@ def score(
     )
 
 
-def _name(file: File, otherwise: str) -> str:
-    return otherwise if isinstance(file, Mapping) else str(file)
+def _named(file: File, otherwise: str, read: Callable[[str | Path], Videos]) -> tuple[str, Videos]:
+    return (otherwise, file) if isinstance(file, Mapping) else (str(file), read(file))
 
 
-def _check_events(source: str, file: Mapping[str, VideoAnnotation]) -> None:
-    for video, annotation in file.items():
-        if not annotation.spans:
-            raise AnnotationError(
-                f"{source}: video {video!r} has no events, so nothing can be recalled; remove it"
-            )
-
-
-def _check_coverage(
-    source: str,
-    predicted: Mapping[str, VideoAnnotation],
-    videos: Sequence[str],
-    *,
-    may_miss: bool,
-) -> None:
+def _check(
+    name: str, predicted: Videos, references: Sequence[tuple[str, Videos]], *, may_miss: bool
+) -> list[str]:
+    """The reference videos; AnnotationError unless they have events and predictions."""
+    for source, file in references:
+        for video, annotation in file.items():
+            if not annotation.spans:
+                raise AnnotationError(
+                    f"{source}: video {video!r} has no events, so nothing can be recalled; "
+                    "remove it"
+                )
+    videos = list(dict.fromkeys(video for _, file in references for video in file))
     missing = [video for video in videos if video not in predicted]
     if len(missing) == len(videos):
         raise AnnotationError(
-            f"{source}: none of its {len(predicted)} videos is in the reference "
+            f"{name}: none of its {len(predicted)} videos is in the reference "
             f"(predictions: {_some(predicted)}; reference: {_some(videos)}); do the files belong "
             "together?"
         )
     if missing and not may_miss:
         raise AnnotationError(
-            f"{source}: {len(videos) - len(missing)} of {len(videos)} reference videos predicted, "
-            f"missing {_some(missing)}; predict them, or --allow-missing to skip them, or "
-            "--protocol pdvc to count them as 0"
+            f"{name}: {len(videos) - len(missing)} of {len(videos)} reference videos "
+            f"predicted, missing {_some(missing)}; predict them, or --allow-missing to skip them, "
+            "or --protocol pdvc to count them as 0"
         )
+    return videos
 
 
 def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
@@ -200,9 +197,7 @@ def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
     return f"{first}, …" if len(names) > 3 else first or "none"
 
 
-def _notes(
-    predicted: Mapping[str, VideoAnnotation], videos: Sequence[str], protocol: Protocol
-) -> tuple[str, ...]:
+def _notes(predicted: Videos, videos: Sequence[str], protocol: Protocol) -> tuple[str, ...]:
     inside = [predicted[video] for video in videos if video in predicted]
     how = "count as 0" if protocol == "pdvc" else "are left out, which flatters the scores"
     notes = {
@@ -293,3 +288,82 @@ def _soda(
         total_V += scores.f1_V * file.present_V
         files_V += file.present_V
     return by_reference, total_V / np.maximum(files_V, 1)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The second system minus the first, in one metric (raw, as in `Report.metrics`)."""
+
+    metric: str
+    first: float
+    second: float
+    low: float
+    high: float
+    probability: float
+    """Two-sided: how often a redrawn difference falls on the other side of zero, doubled."""
+
+    @property
+    def difference(self) -> float:
+        return self.second - self.first
+
+    @property
+    def clear(self) -> bool:
+        """The interval leaves zero out."""
+        return self.low > 0 or self.high < 0
+
+
+def compare(
+    first: Report, second: Report, *, resamples: int = 10_000, seed: int = 0
+) -> list[Difference]:
+    """Paired bootstrap of every headline metric that both reports have.
+
+    The interval holds 95 % of the differences when videos are drawn again with replacement.
+    """
+    if first.signature != second.signature or first.videos != second.videos:
+        raise AnnotationError(
+            "the two systems are not scored on the same videos in the same way "
+            f"({first.signature} / {second.signature}); score both on the same files"
+        )
+    if resamples < 1:
+        raise ValueError(f"resamples must be positive, got {resamples = }")
+    names = _columns(first)
+    both_VC = [np.stack([report.per_video[n] for n in names], 1) for report in (first, second)]
+    rng = np.random.default_rng(seed)
+    videos = len(first.videos)
+    blocks: list[Floats] = []
+    for start in range(0, resamples, _RESAMPLES):
+        size = min(_RESAMPLES, resamples - start)
+        weight_XV = rng.multinomial(videos, np.full(videos, 1 / videos), size=size) / videos
+        first_XM, second_XM = (_headline(weight_XV @ value_VC, names) for value_VC in both_VC)
+        blocks.append(second_XM - first_XM)
+    difference_XM = np.concatenate(blocks)
+    low_M, high_M = np.quantile(difference_XM, [0.025, 0.975], axis=0).tolist()
+    below_M, above_M = (difference_XM <= 0).mean(0), (difference_XM >= 0).mean(0)
+    probability_M = np.minimum(1.0, 2 * np.minimum(below_M, above_M)).tolist()
+    metrics = [name for name in names if "@" not in name]
+    if len(metrics) < len(names):
+        metrics += LOCALISATION
+    return [
+        Difference(metric, first.metrics[metric], second.metrics[metric], low, high, probability)
+        for metric, low, high, probability in zip(
+            metrics, low_M, high_M, probability_M, strict=True
+        )
+    ]
+
+
+def _columns(report: Report) -> list[str]:
+    """The values per video that the headline metrics are made from."""
+    names = [name for name in (*CAPTION_METRICS, "soda_c") if name in report.per_video]
+    if "F1" in report.metrics:
+        names += [f"{name}@{t}" for name in ("Precision", "Recall") for t in TIOUS]
+    return names
+
+
+def _headline(mean_XC: Floats, names: list[str]) -> Floats:
+    """Headline metrics from column means; F1 is a harmonic mean of means, so it comes last."""
+    captions = sum("@" not in name for name in names)
+    if captions == len(names):
+        return mean_XC
+    precision_XT, recall_XT = np.split(mean_XC[:, captions:], 2, axis=1)
+    places = [localisation.f1(precision_XT, recall_XT), precision_XT, recall_XT]
+    return np.concatenate([mean_XC[:, :captions], np.stack([x.mean(1) for x in places], 1)], 1)

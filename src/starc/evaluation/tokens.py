@@ -10,16 +10,10 @@ no-break space (`1 1/2` is one), and some spellings are odd (`:)` is `:-rrb-`): 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from functools import cache, lru_cache
-from typing import TypeAlias
+from collections.abc import Iterable
+from functools import lru_cache
 
-_Matcher: TypeAlias = Callable[[str, int], re.Match[str] | None]
-
-
-def _words(text: str) -> list[str]:
-    return text.split()
-
+_words = str.split
 
 # Abbreviations keep their full stop. Two more characters count towards the reach of the first
 # kind, so `etc.-a` is three tokens and `mr.-a` is one.
@@ -248,26 +242,23 @@ def _stop(text: str, place: int, marks: frozenset[str]) -> int:
     """Where the token that begins at `place` ends."""
     first = text[place]
     reach, stop = place, place + 1
-    for matcher in _matchers(first.isalpha(), first.isdigit(), marks):
-        match = matcher(text, place)
+    for pattern in _patterns(first.isalpha(), first.isdigit(), marks):
+        match = pattern.match(text, place)
         if match is not None and match.end() > reach:
             reach = match.end()
             stop = match.start(match.lastindex) if match.lastindex else reach
     return stop
 
 
-@cache
-def _compiled(rule: str) -> _Matcher:
-    return re.compile(rule, re.DOTALL).match
-
-
 @lru_cache(maxsize=4096)
-def _matchers(letter: bool, digit: bool, marks: frozenset[str]) -> tuple[_Matcher, ...]:
+def _patterns(letter: bool, digit: bool, marks: frozenset[str]) -> list[re.Pattern[str]]:
     """The rules for a token with this first character in a caption with these marks."""
     rules = _FROM_LETTER if letter else _FROM_DIGIT if digit else _FROM_SIGN
-    return tuple(
-        _compiled(rule) for needs, rule in rules if not needs or not marks.isdisjoint(needs)
-    )
+    return [
+        re.compile(rule, re.DOTALL)
+        for needs, rule in rules
+        if not needs or not marks.isdisjoint(needs)
+    ]
 
 
 def _spelled(token: str) -> str:

@@ -14,7 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,6 +63,16 @@ def measure_recall(approximate: NearestCaptions, exact: NearestCaptions) -> Reca
     return Recall(shared / max(1, exact.index_SR.numel()), k, queries)
 
 
+def _imported(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtra(module.replace("_", "-"), extra) from None
+
+
+_qdrant = partial(_imported, "qdrant_client", "qdrant")
+
+
 class FaissStore(Datastore):
     """A datastore searched through a faiss index."""
 
@@ -105,11 +116,7 @@ class FaissStore(Datastore):
         self.recall = measure_recall(self.search(query_SD, k=k), self.store.search(query_SD, k=k))
 
     def _open(self, store: CaptionStore) -> None:
-        try:
-            import faiss
-        except ImportError:
-            raise MissingExtra("faiss", "faiss") from None
-        self.faiss: Any = faiss
+        self.faiss = _imported("faiss", "faiss")
         self.store = store.to("cpu")
         self.captions, self.videos = store.captions, store.videos
         self.embedding_ND: Tensor = self.store.embedding_ND
@@ -130,9 +137,6 @@ class FaissStore(Datastore):
             reason = str(error).split("\n")[0][:80]
             raise DatastoreError(f"{folder}: no faiss index that can be read ({reason})") from None
         return store
-
-    def __repr__(self) -> str:
-        return f"FaissStore({len(self)} captions, {self.index}, {self.recall})"
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -159,15 +163,12 @@ class FaissStore(Datastore):
         Queries for which the index finds fewer than k captions are searched exactly.
         """
         query_SD = query_SD.cpu()
-        hidden = {video: self.store.owned(video) for video in set(videos)}
-        most = max((len(rows) for rows in hidden.values() if rows is not None), default=0)
-        k = min(k, len(self) - most)
-        if k < 1:
-            return self.store.nearest(query_SD, 1, videos)  # says what is wrong
+        hidden = self.store.hidden(videos)
+        k = min(k, len(self) - max(map(len, hidden.values()), default=0))
         index_SR = torch.empty(len(query_SD), k, dtype=torch.long)
-        for video, rows in hidden.items():
+        for video in set(videos):
             queries = torch.tensor([n for n, other in enumerate(videos) if other == video])
-            index_SR[queries] = self._proposed(query_SD[queries], k, rows)
+            index_SR[queries] = self._proposed(query_SD[queries], k, hidden.get(video))
             short = queries[(index_SR[queries] < 0).any(1)]
             if len(short):
                 exact = self.store.nearest(query_SD[short], k, [video] * len(short))
@@ -253,9 +254,6 @@ class QdrantStore(Datastore):
 
     def __len__(self) -> int:
         return self._size
-
-    def __repr__(self) -> str:
-        return f"QdrantStore({self.collection!r}, {len(self)} captions, encoder {self.encoder!r})"
 
     def close(self) -> None:
         self.client.close()
@@ -502,11 +500,3 @@ def _connect(location: Any, *, new: bool = False) -> tuple[Any, str | None]:
         if not (folder / "meta.json").is_file() and not (new and empty):
             raise DatastoreError(f"{location}: not a folder of Qdrant; check the path")
         return qdrant.QdrantClient(path=location), str(folder.resolve())
-
-
-def _qdrant() -> Any:
-    try:
-        import qdrant_client
-    except ImportError:
-        raise MissingExtra("qdrant-client", "qdrant") from None
-    return qdrant_client

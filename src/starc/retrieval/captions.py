@@ -267,7 +267,21 @@ def read_folder(folder: str | Path, *, verify: bool = True) -> Folder:
                 f"{folder / name}: damaged or edited (its checksum differs); "
                 "build it again, or load with verify=False"
             )
-    captions, videos = _read_captions(folder / CAPTIONS)
+    captions: list[str] = []
+    videos: list[str | None] = []
+    path = folder / CAPTIONS
+    try:
+        with path.open("rb") as lines:
+            for line in lines:
+                record = json.loads(line)
+                captions.append(record["caption"])
+                videos.append(record["video"])
+    except OSError as error:
+        raise DatastoreError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, KeyError, TypeError):
+        raise DatastoreError(
+            f"{path}: line {len(videos) + 1} is not a caption with its video; build it again"
+        ) from None
     try:
         with safe_open(folder / TENSORS, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -298,24 +312,6 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
     if wrong := [name for name, kind in types.items() if not isinstance(facts.get(name), kind)]:
         raise DatastoreError(f"{folder / FACTS}: incomplete ({wrong[0]}); build it again")
     return dict(facts)
-
-
-def _read_captions(path: Path) -> tuple[list[str], list[str | None]]:
-    captions: list[str] = []
-    videos: list[str | None] = []
-    try:
-        with path.open("rb") as file:
-            for line in file:
-                record = json.loads(line)
-                captions.append(record["caption"])
-                videos.append(record["video"])
-    except OSError as error:
-        raise DatastoreError(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, KeyError, TypeError):
-        raise DatastoreError(
-            f"{path}: line {len(captions) + 1} is not a caption with its video; build it again"
-        ) from None
-    return captions, videos
 
 
 def digest_of(path: Path) -> str:

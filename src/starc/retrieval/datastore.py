@@ -30,7 +30,6 @@ from starc.retrieval.captions import (
     TENSORS,
     CaptionList,
     Folder,
-    read_captions,
     read_facts,
     read_folder,
     read_published,
@@ -71,6 +70,9 @@ class Datastore(ABC):
 
     def __len__(self) -> int:
         return len(self.captions)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.facts})"
 
     def search(self, query_SD: Tensor, *, k: int, exclude: Exclude = None) -> NearestCaptions:
         """The `k` captions of largest cosine to each query, best first, ties by index.
@@ -156,8 +158,9 @@ class Datastore(ABC):
         new = captions if isinstance(captions, CaptionList) else CaptionList.of(captions)
         if not new.captions:
             return self
-        mean_D, progress = self.mean_D, on_progress
-        return self.extended(CaptionStore.build(new, encoder, mean_D=mean_D, on_progress=progress))
+        return self.extended(
+            CaptionStore.build(new, encoder, mean_D=self.mean_D, on_progress=on_progress)
+        )
 
     def remove(
         self, index: Iterable[int] = (), *, videos: Iterable[str] = (), captions: Iterable[str] = ()
@@ -273,13 +276,6 @@ class CaptionStore(Datastore):
         )
 
     @classmethod
-    def from_file(
-        cls, path: str | Path, encoder: TextEncoder, *, subset: str | None = None, **options: Any
-    ) -> CaptionStore:
-        """Embed the captions of a text, JSON or annotation file; options as in `build`."""
-        return cls.build(read_captions(path, subset=subset), encoder, **options)
-
-    @classmethod
     def from_published(
         cls,
         embeddings: str | Path,
@@ -308,9 +304,6 @@ class CaptionStore(Datastore):
             digest=folder.digest,
         )
 
-    def __repr__(self) -> str:
-        return f"CaptionStore({len(self)} captions, width {self.width}, encoder {self.encoder!r})"
-
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_scan": None}  # packed for this process; made again on demand
 
@@ -330,20 +323,15 @@ class CaptionStore(Datastore):
 
     def nearest(self, query_SD: Tensor, k: int, videos: Sequence[str | None]) -> NearestCaptions:
         """Exact: what a float64 search over all captions gives, on the datastore's device."""
-        hidden = [self.owned(video) for video in videos]
-        left = len(self) - max((len(rows) for rows in hidden if rows is not None), default=0)
-        if left < 1:
-            raise DatastoreError(
-                f"datastore: all {len(self)} captions belong to the video that is excluded; "
-                "add captions of other videos"
-            )
+        hidden = self.hidden(videos)
+        k = min(k, len(self) - max(map(len, hidden.values()), default=0))
         if self._scan is None:
             self._scan = fastest_scan(self.embedding_ND)
         query_SD = query_SD.to(self.embedding_ND.device)
-        return exact_search(self.embedding_ND, query_SD, min(k, left), self._scan, hidden)
+        return exact_search(self.embedding_ND, query_SD, k, self._scan, [*map(hidden.get, videos)])
 
-    def owned(self, video: str | None) -> Tensor | None:
-        """Rows of a video's captions. Ids meet as in annotation files: `v_x.mp4` is `x`."""
+    def hidden(self, videos: Iterable[str | None]) -> dict[str | None, Tensor]:
+        """Rows of the captions of videos. Ids meet as in annotation files: `v_x.mp4` is `x`."""
         if self._rows is None:
             rows: dict[str, list[int]] = {}
             for row, owner in enumerate(self.videos):
@@ -351,7 +339,14 @@ class CaptionStore(Datastore):
                     rows.setdefault(video_id(owner), []).append(row)
             device = self.embedding_ND.device
             self._rows = {name: torch.tensor(row, device=device) for name, row in rows.items()}
-        return None if video is None else self._rows.get(video_id(video))
+        names: dict[str | None, str] = {v: video_id(v) for v in videos if v is not None}
+        hidden = {video: self._rows[name] for video, name in names.items() if name in self._rows}
+        if any(len(rows) == len(self) for rows in hidden.values()):
+            raise DatastoreError(
+                f"datastore: all {len(self)} captions belong to the video that is excluded; "
+                "add captions of other videos"
+            )
+        return hidden
 
     def derived(
         self, captions: tuple[str, ...], videos: tuple[str | None, ...], embedding_ND: Tensor
@@ -376,17 +371,15 @@ class CaptionStore(Datastore):
         if self.mean_D is not None:
             tensors["mean_D"] = self.mean_D
         tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        return {
-            CAPTIONS: self._write_captions,
-            TENSORS: lambda path: save_file(tensors, path),
-        }
 
-    def _write_captions(self, path: Path) -> None:
-        # lone surrogates stay JSON
-        with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            for caption, video in zip(self.captions, self.videos, strict=True):
-                record = {"caption": caption, "video": video}
-                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        def write_captions(path: Path) -> None:
+            # lone surrogates stay JSON
+            with path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
+                for caption, video in zip(self.captions, self.videos, strict=True):
+                    record = {"caption": caption, "video": video}
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+        return {CAPTIONS: write_captions, TENSORS: lambda path: save_file(tensors, path)}
 
 
 def open_datastore(name: str | Path, *, verify: bool = True) -> Datastore:

@@ -70,10 +70,6 @@ class HierarchicalStore(Datastore):
         self.store = self.stores[0]
         self.encoder, self.width, self.mean_D = store.encoder, store.width, store.mean_D
 
-    def __repr__(self) -> str:
-        sizes = " + ".join(str(len(level)) for level in self.stores)
-        return f"HierarchicalStore({sizes} captions, encoder {self.encoder!r})"
-
     @property
     def facts(self) -> dict[str, Any]:
         levels = [len(index) for index in self.medoids]
