@@ -247,9 +247,13 @@ def test_unknown_words_are_usage_errors(model: Path, options: Options, tmp_path:
 
 def test_speech_is_an_engine_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.srt").write_text("")
-    options = caption._speech_options
-    assert options("moonshine") == {"engine": "moonshine", "whisper_model": None}
-    assert options("whisper:small") == {"engine": "whisper", "whisper_model": "small"}
+    options = pipeline.speech_options
+    assert options("moonshine") == {
+        "engine": "moonshine",
+        "whisper_model": None,
+        "transcript": None,
+    }
+    assert options("whisper:small")["whisper_model"] == "small"
     assert options(str(tmp_path / "a.srt")) == {"transcript": tmp_path / "a.srt"}
     with pytest.raises(ConfigError, match="no such engine; name a file, auto"):
         options("wisper")
