@@ -15,9 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -160,6 +163,16 @@ class Captioned:
             ],
             "provenance": dict(self.provenance),
         }
+
+    def save(self, path: str | Path, **how: Any) -> tuple[str, ...]:
+        """Write a file in the format of its ending; returns notes on what was repaired.
+
+        Takes the settings of `starc.output.formats.write`: format, mode, granularity, overwrite,
+        and `source`, the video itself, for a copy of it with chapters.
+        """
+        # By name: this file imports no other part of us.
+        notes: tuple[str, ...] = import_module("starc.output.formats").write(self, path, **how)
+        return notes
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Captioned:

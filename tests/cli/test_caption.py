@@ -140,6 +140,63 @@ def test_five_lines_of_python(model: Path, options: Options, tmp_path: Path) -> 
         starc.load(tmp_path / "absent", options=options)
 
 
+def test_captions_save_themselves(captioner: Captioner, tmp_path: Path) -> None:
+    captioned = captioner.caption(make_video(tmp_path / "a.mp4", seconds=5))
+    assert captioned.save(tmp_path / "talk.vtt") == ()
+    assert (tmp_path / "talk.vtt").read_text().startswith("WEBVTT")
+    captioned.save(str(tmp_path / "b.mkv"), source=tmp_path / "a.mp4")
+    captioned.save(tmp_path / "talk", format="md", mode="chapters")
+    assert "| from | to |" in (tmp_path / "talk").read_text()
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not as starc wrote it"):
+        captioned.save(tmp_path / "mine.txt", format="vtt")
+
+
+def test_events_below_a_confidence_are_left_out(
+    model: Path, options: Options, captioner: Captioner, tmp_path: Path
+) -> None:
+    video, out = make_video(tmp_path / "a.mp4", seconds=5), tmp_path / "out"
+    (event,) = captioner.caption(video).events
+    assert event.confidence is not None
+    for share, count in ((0.0, 1), (event.confidence, 1), (event.confidence + 0.01, 0)):
+        output = Output(min_confidence=share)
+        captioned, notes = caption.caption_file(video, captioner, tmp_path / "a.csv", (), output)
+        assert len(captioned.events) == count
+        assert ("left out 1 event" in " ".join(notes)) == (count == 0)
+        caption.caption_folder([video], str(model), out, options, (), output)
+        assert len(json.loads((out / "a.json").read_text())["events"]) == count
+
+
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("KMP_BLOCKTIME", "7")
+    before = torch.get_num_threads()
+    caption._set_threads(None)
+    assert (os.environ["OMP_WAIT_POLICY"], os.environ["KMP_BLOCKTIME"]) == ("passive", "7")
+    assert torch.get_num_threads() == before
+    try:
+        caption._set_threads(3)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_quiet_says_only_errors(
+    model: Path, options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    video, bad = make_video(tmp_path / "a.mp4", seconds=5), tmp_path / "bad.mp4"
+    bad.write_text("no")
+    try:
+        caption._set_voice(quiet=True, verbose=False)
+        caption.caption_folder([video, bad], str(model), tmp_path / "out", options, (), Output())
+    finally:
+        caption._set_voice(quiet=False, verbose=False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "bad.mp4: not a video" in line
+
+
 def test_wrong_requests_fail_before_the_work(captioner: Captioner, tmp_path: Path) -> None:
     absent = tmp_path / "absent.mp4"
     with pytest.raises(ConfigError, match="no format ends like this"):
