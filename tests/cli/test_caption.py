@@ -8,16 +8,20 @@ import functools
 import importlib.util
 import json
 import os
+import re
+import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import starc
 from starc import config
-from starc.cli import caption
+from starc.cli import app, caption
 from starc.config import BeamSearch
 from starc.errors import CheckpointError, ConfigError, StarcError, VideoError
 from starc.inference import pipeline
@@ -25,7 +29,9 @@ from starc.inference.batch import Counts, Output
 from starc.inference.pipeline import Captioner, Options
 from starc.model import checkpoint
 from starc.model.starc import STaRC
+from starc.output.formats import FORMATS
 from starc.retrieval.datastore import CaptionStore
+from support.clips import write_sound
 from support.small_model import ColourEncoder, make_video, words_tokenizer
 
 SEARCH = BeamSearch(beams=2, max_tokens=24, grammar=True)
@@ -314,6 +320,59 @@ def test_speech_is_an_engine_or_a_file(tmp_path: Path) -> None:
     assert options(str(tmp_path / "a.srt")) == {"transcript": tmp_path / "a.srt"}
     with pytest.raises(ConfigError, match="no such engine; name a file, auto"):
         options("wisper")
+
+
+@pytest.fixture
+def talks(
+    model: Path, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A folder with what the guide speaks of, and a small model for the embedded one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pipeline, "EMBEDDED", model)
+    monkeypatch.setattr(pipeline, "load", functools.partial(pipeline.load, model))
+    make_video(tmp_path / "talk.mp4", seconds=6)
+    write_sound(tmp_path / "interview.mp3", seconds=6, codec="mp3")
+    (tmp_path / "talk.en.srt").write_text("1\n00:00:01,000 --> 00:00:03,000\nw1 w2\n")
+    (tmp_path / "talks").mkdir()
+    make_video(tmp_path / "talks" / "a.mp4", seconds=5)
+    (tmp_path / "more.txt").write_text("talk.mp4\n")
+    yield
+    caption._set_voice(quiet=False, verbose=False)
+
+
+def test_the_guide_can_be_followed(talks: None, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    commands = re.findall(r"^starc (.+?)(?: +#.*)?$", "\n".join(blocks("sh")), flags=re.M)
+    assert len(commands) >= 12
+    try:
+        for command in commands:
+            result = CliRunner().invoke(app, shlex.split(command))
+            assert result.exit_code == 0, f"{command}: {result.output} {result.exception!r}"
+    finally:
+        torch.set_num_threads(threads)
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"talk.vtt", "talk.chapters.mkv", "talk.md", "a.srt", "predictions.json"} <= names
+    (python,) = blocks("python")
+    exec(compile(python, "docs/captioning.md", "exec"), {})
+
+
+def blocks(language: str) -> list[str]:
+    guide = (Path(__file__).parents[2] / "docs/captioning.md").read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", guide, flags=re.S | re.M)
+
+
+def test_the_guide_names_every_option_and_format() -> None:
+    guide = (Path(__file__).parents[2] / "docs/captioning.md").read_text("utf-8")
+    help = CliRunner().invoke(app, ["caption", "--help"], env={"COLUMNS": "200"}).output
+    options = set(re.findall(r"--[a-z][a-z-]+", help)) - {"--help", "--out", "--resume"}
+    assert len(options) > 15 and {o for o in options if o not in guide} == set()
+    assert {name for name in FORMATS if f"`{name}`" not in guide} == set()
+
+
+def test_a_shell_can_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"_STARC_COMPLETE": "complete_bash", "COMP_WORDS": "starc caption --over"}
+    result = CliRunner().invoke(app, [], env={**asked, "COMP_CWORD": "2"}, prog_name="starc")
+    assert result.output.split() == ["--overwrite"]
 
 
 @pytest.mark.skipif(
