@@ -16,9 +16,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -122,6 +125,16 @@ class Captioned:
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary, ready for `json.dump`."""
         return {"starc": CAPTIONED_VERSION, **_plain(self)}
+
+    def save(self, path: str | Path, **how: Any) -> tuple[str, ...]:
+        """Write a file in the format of its ending; returns notes on what was repaired.
+
+        Takes the settings of `starc.output.formats.write`: format, mode, granularity, overwrite,
+        and `source`, the video itself, for a copy of it with chapters.
+        """
+        # By name: this file imports no other part of us.
+        notes: tuple[str, ...] = import_module("starc.output.formats").write(self, path, **how)
+        return notes
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Captioned:

@@ -8,16 +8,20 @@ import functools
 import importlib.util
 import json
 import os
+import re
+import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import starc
 from starc import config
-from starc.cli import caption
+from starc.cli import app, caption
 from starc.config import BeamSearch
 from starc.errors import CheckpointError, ConfigError, StarcError, VideoError
 from starc.inference import pipeline
@@ -25,8 +29,9 @@ from starc.inference.batch import Counts, Output
 from starc.inference.pipeline import Captioner, Options
 from starc.model import checkpoint
 from starc.model.starc import STaRC
+from starc.output.formats import FORMATS
 from starc.retrieval.datastore import CaptionStore
-from support.clips import colour_clip
+from support.clips import colour_clip, write_sound
 from support.tiny import ColourEncoder, words_tokenizer
 
 SEARCH = BeamSearch(beams=2, max_tokens=24, grammar=True)
@@ -141,6 +146,63 @@ def test_five_lines_of_python(model: Path, options: Options, tmp_path: Path) -> 
         starc.load(tmp_path / "absent", options=options)
 
 
+def test_captions_save_themselves(captioner: Captioner, tmp_path: Path) -> None:
+    captioned = captioner.caption(colour_clip(tmp_path / "a.mp4", seconds=5))
+    assert captioned.save(tmp_path / "talk.vtt") == ()
+    assert (tmp_path / "talk.vtt").read_text().startswith("WEBVTT")
+    captioned.save(str(tmp_path / "b.mkv"), source=tmp_path / "a.mp4")
+    captioned.save(tmp_path / "talk", format="md", mode="chapters")
+    assert "| from | to |" in (tmp_path / "talk").read_text()
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="not as starc wrote it"):
+        captioned.save(tmp_path / "mine.txt", format="vtt")
+
+
+def test_events_below_a_confidence_are_left_out(
+    model: Path, options: Options, captioner: Captioner, tmp_path: Path
+) -> None:
+    video, out = colour_clip(tmp_path / "a.mp4", seconds=5), tmp_path / "out"
+    (event,) = captioner.caption(video).events
+    assert event.confidence is not None
+    for share, count in ((0.0, 1), (event.confidence, 1), (event.confidence + 0.01, 0)):
+        output = Output(min_confidence=share)
+        captioned, notes = caption.caption_file(video, captioner, tmp_path / "a.csv", (), output)
+        assert len(captioned.events) == count
+        assert ("left out 1 event" in " ".join(notes)) == (count == 0)
+        caption.caption_folder([video], str(model), out, options, (), output)
+        assert len(json.loads((out / "a.json").read_text())["events"]) == count
+
+
+def test_waiting_threads_sleep_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("KMP_BLOCKTIME", "7")
+    before = torch.get_num_threads()
+    caption._set_threads(None)
+    assert (os.environ["OMP_WAIT_POLICY"], os.environ["KMP_BLOCKTIME"]) == ("passive", "7")
+    assert torch.get_num_threads() == before
+    try:
+        caption._set_threads(3)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_quiet_says_only_errors(
+    model: Path, options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    video, bad = colour_clip(tmp_path / "a.mp4", seconds=5), tmp_path / "bad.mp4"
+    bad.write_text("no")
+    try:
+        caption._set_voice(quiet=True, verbose=False)
+        caption.caption_folder([video, bad], str(model), tmp_path / "out", options, (), Output())
+    finally:
+        caption._set_voice(quiet=False, verbose=False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "bad.mp4: not a video" in line
+
+
 def test_wrong_requests_fail_before_the_work(captioner: Captioner, tmp_path: Path) -> None:
     absent = tmp_path / "absent.mp4"
     with pytest.raises(ConfigError, match="no format ends like this"):
@@ -248,12 +310,69 @@ def test_unknown_words_are_usage_errors(model: Path, options: Options, tmp_path:
 
 def test_speech_is_an_engine_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.srt").write_text("")
-    options = caption._speech_options
-    assert options("moonshine") == {"engine": "moonshine", "whisper_model": None}
-    assert options("whisper:small") == {"engine": "whisper", "whisper_model": "small"}
+    options = pipeline.speech_options
+    assert options("moonshine") == {
+        "engine": "moonshine",
+        "whisper_model": None,
+        "transcript": None,
+    }
+    assert options("whisper:small")["whisper_model"] == "small"
     assert options(str(tmp_path / "a.srt")) == {"transcript": tmp_path / "a.srt"}
     with pytest.raises(ConfigError, match="no such engine; name a file, auto"):
         options("wisper")
+
+
+@pytest.fixture
+def talks(
+    model: Path, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A folder with what the guide speaks of, and a small model for the embedded one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pipeline, "EMBEDDED", model)
+    monkeypatch.setattr(pipeline, "load", functools.partial(pipeline.load, model))
+    colour_clip(tmp_path / "talk.mp4", seconds=6)
+    write_sound(tmp_path / "interview.mp3", seconds=6, codec="mp3")
+    (tmp_path / "talk.en.srt").write_text("1\n00:00:01,000 --> 00:00:03,000\nw1 w2\n")
+    (tmp_path / "talks").mkdir()
+    colour_clip(tmp_path / "talks" / "a.mp4", seconds=5)
+    (tmp_path / "more.txt").write_text("talk.mp4\n")
+    yield
+    caption._set_voice(quiet=False, verbose=False)
+
+
+def test_the_guide_can_be_followed(talks: None, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    commands = re.findall(r"^starc (.+?)(?: +#.*)?$", "\n".join(blocks("sh")), flags=re.M)
+    assert len(commands) >= 12
+    try:
+        for command in commands:
+            result = CliRunner().invoke(app, shlex.split(command))
+            assert result.exit_code == 0, f"{command}: {result.output} {result.exception!r}"
+    finally:
+        torch.set_num_threads(threads)
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert {"talk.vtt", "talk.chapters.mkv", "talk.md", "a.srt", "predictions.json"} <= names
+    (python,) = blocks("python")
+    exec(compile(python, "docs/captioning.md", "exec"), {})
+
+
+def blocks(language: str) -> list[str]:
+    guide = (Path(__file__).parents[2] / "docs/captioning.md").read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", guide, flags=re.S | re.M)
+
+
+def test_the_guide_names_every_option_and_format() -> None:
+    guide = (Path(__file__).parents[2] / "docs/captioning.md").read_text("utf-8")
+    help = CliRunner().invoke(app, ["caption", "--help"], env={"COLUMNS": "200"}).output
+    options = set(re.findall(r"--[a-z][a-z-]+", help)) - {"--help", "--out", "--resume"}
+    assert len(options) > 15 and {o for o in options if o not in guide} == set()
+    assert {name for name in FORMATS if f"`{name}`" not in guide} == set()
+
+
+def test_a_shell_can_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"_STARC_COMPLETE": "complete_bash", "COMP_WORDS": "starc caption --over"}
+    result = CliRunner().invoke(app, [], env={**asked, "COMP_CWORD": "2"}, prog_name="starc")
+    assert result.output.split() == ["--overwrite"]
 
 
 @pytest.mark.skipif(

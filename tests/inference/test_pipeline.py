@@ -9,8 +9,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
 import pytest
 import torch
+from av.stream import Disposition
 
 from starc import config
 from starc.config import BeamSearch, Windowing
@@ -18,6 +21,7 @@ from starc.errors import CheckpointError, VideoError
 from starc.inference import batch
 from starc.inference.jobs import Manifest, find_videos, make_jobs
 from starc.inference.pipeline import Captioner, Options, ReadVideo
+from starc.media import speech
 from starc.media.features import Stopped
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
@@ -25,8 +29,8 @@ from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
 from starc.output import formats
 from starc.retrieval.datastore import CaptionStore
-from starc.types import Captioned
-from support.clips import colour_clip, write_clip
+from starc.types import Captioned, Sentence
+from support.clips import colour_clip, write_clip, write_sound
 from support.tiny import WIDTH, ColourEncoder, words_tokenizer
 
 
@@ -80,6 +84,102 @@ def test_a_video_end_to_end(loaded: Loaded, options: Options, tmp_path: Path) ->
     for name in ("json", "vtt", "srt", "html", "chapters", "csv", "markdown", "predictions"):
         assert formats.render(captioned, format=name)[0]
     assert Captioned.from_json(json.loads(json.dumps(captioned.to_json()))) == captioned
+
+
+def test_stages_and_frames_are_told(loaded: Loaded, options: Options, tmp_path: Path) -> None:
+    video, told = colour_clip(tmp_path / "a.mp4", seconds=6), list[tuple[str, float, float]]()
+    captioner = Captioner(loaded, options, encoder=ColourEncoder())
+    captioner.caption(video, on_progress=lambda *given: told.append(given))
+    stages = [stage for stage, _, _ in told if stage != "listening"]
+    assert stages == ["watching"] * 7 + ["captioning"] * 2
+    assert [done for stage, done, total in told if stage == "watching" and total == 6] == [
+        1, 2, 3, 4, 5, 6
+    ]  # fmt: skip
+
+
+def test_what_is_heard_is_told(
+    loaded: Loaded, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video = write_clip(tmp_path / "a.mkv", seconds=4, codec="mpeg4", audio="flac")
+    heard = threading.Event()
+
+    def listen(sound: speech.Sound) -> Any:
+        assert len(list(sound(2.0))) >= 2
+        heard.wait(10)
+        return [Sentence(0, 1, "w1")]
+
+    recogniser = speech.Recogniser("mock", listen)
+    monkeypatch.setitem(speech._RECOGNISERS, "whisper", lambda *_: recogniser)
+    told: list[tuple[float, float]] = []
+
+    def on_progress(stage: str, done: float, total: float) -> None:
+        if stage == "listening":
+            told.append((done, total))
+            if done > 3:
+                heard.set()
+
+    captioner = Captioner(loaded, options, encoder=ColourEncoder())
+    captioned = captioner.caption(video, speech="whisper", on_progress=on_progress)
+    assert captioned.sentences[0].text == "w1" and heard.is_set()
+    assert told[-1] == (pytest.approx(4, abs=0.2), pytest.approx(4, abs=0.2))
+
+
+def test_speech_and_language_of_one_call(loaded: Loaded, options: Options, tmp_path: Path) -> None:
+    video, said = colour_clip(tmp_path / "a.mp4", seconds=6), tmp_path / "talk.srt"
+    said.write_text(SUBTITLES)
+    for code in ("de", "fr"):
+        (tmp_path / f"a.{code}.srt").write_text(SUBTITLES)
+    captioner = Captioner(loaded, options, encoder=ColourEncoder())
+    assert captioner.caption(video, speech=said).provenance["speech"] == "handed in talk.srt"
+    assert captioner.caption(video, speech="none").provenance["speech"] == "none: not asked for"
+    assert captioner.caption(video).provenance["speech"] == "subtitles a.de.srt"
+    assert captioner.caption(video, language="fr").provenance["speech"] == "subtitles a.fr.srt"
+    handed = Captioner(
+        loaded, dataclasses.replace(options, transcript=said), encoder=ColourEncoder()
+    )
+    assert handed.caption(video, speech="none").sentences == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("a.mp3", "mp3"), ("a.m4a", "aac"), ("a.wav", "pcm_s16le"), ("a.aac", "aac")],
+)
+@pytest.mark.parametrize("with_joint", [True, False])
+def test_a_sound_file_is_captioned_by_its_speech(
+    loaded: Loaded, options: Options, tmp_path: Path, name: str, codec: str, with_joint: bool
+) -> None:
+    sound = write_sound(tmp_path / name, seconds=8, codec=codec)
+    captioner = Captioner(loaded, options, encoder=ColourEncoder())
+    if with_joint:
+        joint = JointSpace(
+            words_tokenizer(), torch.randn(1000, WIDTH), *torch.ones(2, WIDTH), torch.eye(WIDTH)
+        )
+        joined = dataclasses.replace(loaded, joint=joint, fingerprint="joint")
+        captioner = Captioner(joined, options, encoder=ColourEncoder())
+    with pytest.raises(VideoError, match="no pictures, and no speech was found"):
+        captioner.caption(sound, speech="none")
+    (tmp_path / "a.srt").write_text(SUBTITLES)
+    captioned = captioner.caption(sound)
+    assert captioned.duration == pytest.approx(8, abs=0.3) and captioned.events
+    assert captioned.provenance["frames"] == "none: sound only"
+    assert captioner.caption(sound) == captioned
+
+
+def test_a_cover_is_no_video(loaded: Loaded, options: Options, tmp_path: Path) -> None:
+    sound = tmp_path / "a.m4a"
+    with av.open(str(sound), "w", format="mp4") as container:
+        stream = container.add_stream("aac", rate=16_000, layout="mono")
+        cover = container.add_stream("mjpeg")
+        cover.width, cover.height, cover.pix_fmt = 16, 16, "yuvj420p"
+        cover.disposition = Disposition.attached_pic
+        silence = av.AudioFrame.from_ndarray(np.zeros((1, 48000), np.float32), "fltp", "mono")
+        silence.sample_rate = 16_000
+        container.mux(stream.encode(silence))
+        container.mux(stream.encode())
+        grey = av.VideoFrame.from_ndarray(np.full((16, 16, 3), 90, np.uint8), format="rgb24")
+        container.mux(cover.encode(grey.reformat(format="yuvj420p")))
+    (tmp_path / "a.srt").write_text(SUBTITLES)
+    assert caption(sound, loaded, options).provenance["frames"] == "none: sound only"
 
 
 def test_a_single_picture_is_one_event(loaded: Loaded, options: Options, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from starc.errors import StarcError
 app = typer.Typer(
     help="Dense video captioning: a long video in, timestamped captions out.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,12 +20,14 @@ from starc.types import Captioned
 
 if TYPE_CHECKING:
     from starc.inference.batch import Counts, Output
+    from starc.inference.jobs import Manifest
     from starc.inference.pipeline import Captioner, Options
 
 FOLDER_FORMATS = ("json", "vtt")
 """Written for many videos, where the user names none."""
 PREDICTIONS = "predictions.json"
 ENGINES = ("local", "ray")
+UNITS = {"watching": "frames", "listening": "seconds"}
 
 
 def caption(
@@ -37,7 +42,7 @@ def caption(
         list[str] | None,
         typer.Option(
             "--format",
-            help="json, vtt, srt, chapters, youtube, ffmetadata, csv, markdown, html, predictions "
+            help="json, vtt, srt, chapters, youtube, ffmetadata, csv, md, html, predictions "
             "(one file for all videos), video (a copy with chapters). May be given several times.",
         ),
     ] = None,
@@ -67,6 +72,10 @@ def caption(
         int | None, typer.Option(min=1, help="Beams of the search; 1 is greedy and fastest.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of the arithmetic; else one per core."),
+    ] = None,
     precision: Annotated[
         str, typer.Option(help="float32, bfloat16 or int8: arithmetic of the decoder.")
     ] = "float32",
@@ -85,10 +94,19 @@ def caption(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that starc did not write.")
     ] = False,
+    min_confidence: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Leave out events that are less sure than this.")
+    ] = 0.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say what is done, and what with.")
+    ] = False,
 ) -> None:
     """Caption videos. One video goes to a file or to stdout, many into a folder."""
+    _set_threads(threads)
+    _set_voice(quiet=quiet, verbose=verbose)
     from starc.inference.batch import Output, doubts
-    from starc.inference.pipeline import EMBEDDED, Captioner, Options
+    from starc.inference.pipeline import EMBEDDED, Captioner, Options, speech_options
     from starc.media.container import MediaLimits
 
     if model is None:
@@ -105,18 +123,25 @@ def caption(
         device=device,
         precision=precision,
         limits=MediaLimits.parse(limits or ()),
-        **_speech_options(speech),
+        **speech_options(speech),
     )
     if beams is not None:
         decoding = Captioner(model, options).loaded.config.decoding
         options = replace(options, decoding=replace(decoding, beams=beams))
-    output = Output(mode=mode, granularity=granularity, overwrite=overwrite)  # type: ignore[arg-type]
+    output = Output(
+        mode=mode,  # type: ignore[arg-type]
+        granularity=granularity,
+        overwrite=overwrite,
+        min_confidence=min_confidence,
+    )
     if is_single(inputs, target):
         captioned, notes = caption_file(
             inputs[0], Captioner(model, options), target, formats or (), output
         )
-        for line in (*notes, *doubts(captioned)):
+        for line in (*doubts(captioned), *notes):
             note(line)
+        for what, value in captioned.provenance.items() if verbose else ():
+            note(value, kind=what)
         return
     counts = caption_folder(
         inputs, model, target, options, formats or (), output, engine=engine, resume=resume
@@ -127,14 +152,26 @@ def caption(
     raise typer.Exit(counts.exit_code)
 
 
-def _speech_options(speech: str) -> dict[str, Any]:
-    """Options for `--speech`: an engine's name, or a file with the speech."""
-    from starc.media.speech import parse_engine
+def _set_threads(threads: int | None) -> None:
+    """Before torch is imported: threads that wait for each other sleep instead of spinning.
 
-    if Path(speech).is_file():
-        return {"transcript": Path(speech)}
-    engine, model = parse_engine(speech)
-    return {"engine": engine, "whisper_model": model}
+    On a busy machine spinning threads keep those they wait for from running.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def _set_voice(*, quiet: bool, verbose: bool) -> None:
+    """How much is said on stderr. Results and errors always are."""
+    err.quiet = quiet
+    log = logging.getLogger("starc")
+    log.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
+    if verbose:
+        logging.basicConfig(format="%(message)s")
 
 
 def is_single(inputs: Sequence[Path], out: Path | None) -> bool:
@@ -156,14 +193,24 @@ def caption_file(
         raise ConfigError(f"--format {', '.join(formats)}: one file has one format; name a folder")
     format = formats[0] if formats else infer(out) if out else "vtt"
     # A wrong format is said before the work, not after it.
-    check_format(format, output.mode, out)
+    format = check_format(format, output.mode, out)
     if out is None and format == "video":
         raise ConfigError("--format video: is a video file, not text; name a file to write")
     if out is not None and not out.parent.is_dir():
         raise ConfigError(f"-o {out}: there is no folder {out.parent}; make it first")
     if out is not None:
         check_target(out, overwrite=output.overwrite)
-    captioned = captioner.caption(video)
+    with bar("{task.description}", "{task.fields[unit]}") as progress:
+        progress.live.transient = True
+        task = progress.add_task("", total=None, unit="")
+
+        def on_progress(stage: str, done: float, total: float) -> None:
+            unit = UNITS.get(stage, "")
+            progress.update(
+                task, description=stage, completed=int(done), total=int(total) or None, unit=unit
+            )
+
+        captioned, doubtful = output.select(captioner.caption(video, on_progress=on_progress))
     chosen: dict[str, Any] = {
         "format": format,
         "mode": output.mode,
@@ -172,10 +219,10 @@ def caption_file(
     if out is None:
         text, notes = render(captioned, **chosen)
         sys.stdout.write(text)
-        return captioned, notes
+        return captioned, (*doubtful, *notes)
     chosen |= {"source": video, "overwrite": output.overwrite}
     try:
-        return captioned, write(captioned, out, **chosen)
+        return captioned, (*doubtful, *write(captioned, out, **chosen))
     except OSError as error:
         raise StarcError(f"{out}: cannot be written ({error.strerror})") from error
 
@@ -206,12 +253,11 @@ def caption_folder(
     if out is None or (not out.is_dir() and is_file_name(out)):
         found = "none given" if out is None else f"found {out}"
         raise ConfigError(f"-o: many videos need a folder for their files ({found}); name one")
-    chosen = dict.fromkeys(["json", *(formats or FOLDER_FORMATS)])
-    for format in chosen:
-        check_format(format, output.mode)
+    wanted = [check_format(format, output.mode) for format in formats or FOLDER_FORMATS]
+    chosen = dict.fromkeys(["json", *wanted])
     jobs = make_jobs(find_videos(inputs, out=out), out, [f for f in chosen if f != "predictions"])
     captioner = Captioner(model, options)
-    with bar("Captioning") as progress, Manifest(out) as manifest:
+    with bar("Captioning") as progress, Manifest(out) as manifest, _what_is_kept(manifest):
         task = progress.add_task("", total=len(jobs))
         before = dict(manifest.rows)
 
@@ -223,6 +269,8 @@ def caption_folder(
                 named = line if Path(row.video).name in line else f"{row.video}: {line}"
                 named = named.encode("utf-8", "replace").decode()
                 progress.console.print(named, highlight=False, markup=False, soft_wrap=True)
+                if row.status != "done" and err.quiet:
+                    sys.stderr.write(f"{named}\n")
 
         common: dict[str, Any] = {"output": output, "resume": resume, "on_row": on_row}
         if engine == "ray":
@@ -236,3 +284,14 @@ def caption_folder(
             overwrite = output.overwrite
             batch.write_predictions(jobs, manifest, out / PREDICTIONS, overwrite=overwrite)
     return counts
+
+
+@contextmanager
+def _what_is_kept(manifest: Manifest) -> Iterator[None]:
+    """On Ctrl-C, say what is done and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done = sum(row.status == "done" for row in manifest.rows.values())
+        note(f"{done} videos are done and kept in {manifest.folder}; the same command goes on")
+        raise

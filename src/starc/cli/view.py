@@ -91,7 +91,9 @@ def captioning(model: str) -> Caption:
 
     captioner = Captioner(model_name(model))
     return lambda path, progress, cancelled: captioner.caption(
-        path, stop=Cancelled(cancelled), on_progress=progress
+        path,
+        stop=Cancelled(cancelled),
+        on_progress=lambda stage, done, total: progress(stage, done / total if total else 0.0),
     )
 
 

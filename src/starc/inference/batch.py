@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -55,6 +55,8 @@ class Output:
     granularity: float = 1.0
     overwrite: bool = False
     """Replace files that we did not write."""
+    min_confidence: float = 0.0
+    """Events that are less sure are left out."""
 
     def __post_init__(self) -> None:
         if self.mode not in (None, *get_args(Mode)):
@@ -62,9 +64,22 @@ class Output:
         if not (math.isfinite(self.granularity) and self.granularity > 0):
             raise ConfigError(f"--granularity: must be above 0 (found {self.granularity:g})")
 
+    def select(self, captioned: Captioned) -> tuple[Captioned, tuple[str, ...]]:
+        """The events that are sure enough, and a note on the others."""
+        events = tuple(
+            event
+            for event in captioned.events
+            if event.confidence is None or event.confidence >= self.min_confidence
+        )
+        fewer = len(captioned.events) - len(events)
+        notes = (f"left out {fewer} events below {self.min_confidence:.0%}",) if fewer else ()
+        return replace(captioned, events=events), notes
+
     def write(self, captioned: Captioned, job: Job) -> Written:
         """Write all files of a job; a format that refuses is left out, but never our JSON."""
-        notes, left_out = list(doubts(captioned)), list[str]()
+        left_out, notes = list[str](), list(doubts(captioned))
+        captioned, doubtful = self.select(captioned)
+        notes += doubtful
         for format, path in job.outputs.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -194,7 +209,8 @@ def run(
 
 def settings_of(captioner: Captioner, output: Output) -> str:
     """What rows record as the settings of a run."""
-    return f"{captioner.settings} {output.mode or ''} {output.granularity:g}"
+    chosen = f"{captioner.settings} {output.mode or ''} {output.granularity:g}"
+    return chosen + (f" {output.min_confidence:g}" if output.min_confidence else "")
 
 
 @dataclass(slots=True)

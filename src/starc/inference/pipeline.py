@@ -13,19 +13,21 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import safetensors.torch as safetensors
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
 from starc.config import BeamSearch
 from starc.decoder import precision
+from starc.errors import VideoError
 from starc.files import cache
 from starc.files.atomic import replacing
 from starc.inference.predict import Prediction, VideoInputs, frame_plan, predict
@@ -35,14 +37,16 @@ from starc.media.features import FrameFeatures, Stopped, extract
 from starc.media.speech import (
     Engine,
     Transcript,
+    parse_engine,
     printable_name,
     read_transcript,
+    sound_only,
     transcribe,
 )
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.retrieval.datastore import open_datastore
-from starc.types import Captioned, Event
+from starc.types import Captioned, Event, Frame
 
 log = logging.getLogger("starc")
 
@@ -79,6 +83,21 @@ class Options:
     limits: MediaLimits = field(default_factory=MediaLimits)
     cache: Path | None = None
     """A folder; $XDG_CACHE_HOME/starc by default."""
+
+
+OnProgress = Callable[[str, float, float], None]
+"""Hears of a stage (watching, listening, captioning), how far it is and how far it goes: frames,
+seconds, and 0 or 1."""
+POLL = 0.2
+"""Seconds between two looks at how far the listener is."""
+
+
+def speech_options(speech: str | Path) -> dict[str, Any]:
+    """Options for a source of speech: an engine's name, or a file with the speech."""
+    if Path(speech).is_file():
+        return {"transcript": Path(speech)}
+    engine, model = parse_engine(str(speech))
+    return {"engine": engine, "whisper_model": model, "transcript": None}
 
 
 class ReadVideo(NamedTuple):
@@ -167,27 +186,50 @@ class Captioner:
         parts = (name, self.encoder_name, repr(self.decoding), self.options.precision)
         return cache.key(CACHE_VERSION, version("starc"), *parts)
 
-    def read_frames(self, video: Path, stop: threading.Event | None = None) -> FrameFeatures:
-        """Decode the frames that are needed and encode them; or take them from the cache."""
+    def read_frames(
+        self,
+        video: Path,
+        stop: threading.Event | None = None,
+        on_progress: OnProgress = lambda stage, done, total: None,
+    ) -> FrameFeatures:
+        """Decode the frames that are needed and encode them; or take them from the cache.
+
+        A sound file has a frame per second, of no width.
+        """
         config = self.loaded.config
         choice = repr((config.inputs.frames, config.windowing))
         key = cache.key(cache.fingerprint(video), self.encoder_name, choice, CACHE_VERSION)
         entry = self._folder("features") / f"{key}.safetensors"
         features = _read_features(entry)
         if features is None:
-            features = extract(
-                video,
-                self.encoder,
-                choose=lambda frames: frame_plan(self.loaded, frames).indices,
-                limits=self.options.limits,
-                stop=stop,
-            )
+            watched = _Watched(self.encoder, on_progress)
+
+            def choose(frames: int) -> list[int]:
+                indices = frame_plan(self.loaded, frames).indices
+                watched.total = len(indices)
+                return indices
+
+            limits = self.options.limits
+            try:
+                features = extract(video, watched, choose=choose, limits=limits, stop=stop)
+            except VideoError:
+                seconds = sound_only(video, limits)
+                if seconds is None:
+                    raise
+                features = _of_sound(seconds)
             _write_features(entry, features)
         return features
 
-    def read_speech(self, video: Path, stop: threading.Event | None = None) -> Transcript:
+    def read_speech(
+        self,
+        video: Path,
+        stop: threading.Event | None = None,
+        *,
+        options: Options | None = None,
+        on_heard: Callable[[float], None] = lambda seconds: None,
+    ) -> Transcript:
         """What is said: handed in, subtitles, or recognised."""
-        chosen = self.options
+        chosen = options or self.options
         if chosen.transcript is not None:
             return read_transcript(chosen.transcript, video=video.stem)
         with self._listening:
@@ -200,42 +242,56 @@ class Captioner:
                 model=chosen.whisper_model,
                 cache=self._folder("speech"),
                 limits=chosen.limits,
+                on_heard=on_heard,
             )
 
     def caption(
         self,
         video: str | Path,
         *,
+        speech: str | Path | None = None,
+        language: str | None = None,
         stop: threading.Event | None = None,
-        on_progress: Callable[[str, float], None] = lambda stage, share: None,
+        on_progress: OnProgress = lambda stage, done, total: None,
     ) -> Captioned:
         """Caption one video, which is watched while it is listened to.
 
-        `on_progress` hears of the stages watching, listening and captioning; setting `stop` ends
-        the first two soon.
+        `speech` (a subtitle file, or an engine such as "whisper:small") and `language` take the
+        place of those in the options. `on_progress` is called in this thread; setting `stop` ends
+        watching and listening soon.
         """
         video, ended = Path(video), stop or threading.Event()
-        heard: Future[Transcript] = Future()
+        options = replace(self.options, language=language or self.options.language)
+        if speech is not None:
+            options = replace(options, **speech_options(speech))
+        transcript: Future[Transcript] = Future()
+        heard = [0.0]
 
         def listen() -> None:
+            def on_heard(seconds: float) -> None:
+                heard[0] = seconds
+
             try:
-                heard.set_result(self.read_speech(video, ended))
+                transcript.set_result(
+                    self.read_speech(video, ended, options=options, on_heard=on_heard)
+                )
             except BaseException as error:
-                heard.set_exception(error)
+                transcript.set_exception(error)
 
         # A daemon: on Ctrl-C nobody waits for a recogniser under way.
         threading.Thread(target=listen, daemon=True).start()
-        on_progress("watching", 0.0)
+        on_progress("watching", 0.0, 0.0)
         try:
-            features = self.read_frames(video, ended)
+            features = self.read_frames(video, ended, on_progress)
+            while not wait([transcript], POLL).done:
+                on_progress("listening", min(heard[0], features.duration), features.duration)
         except BaseException:
             ended.set()
             raise
-        on_progress("listening", 0.0)
-        read = ReadVideo(video, features, heard.result())
-        on_progress("captioning", 0.0)
+        read = ReadVideo(video, features, transcript.result())
+        on_progress("captioning", 0.0, 1.0)
         captioned = self.caption_read([read])[0]
-        on_progress("captioning", 1.0)
+        on_progress("captioning", 1.0, 1.0)
         return captioned
 
     def caption_read(self, videos: Sequence[ReadVideo]) -> list[Captioned]:
@@ -266,7 +322,7 @@ class Captioner:
         inputs = [
             VideoInputs(
                 id=str(one.video),
-                features_TD=one.features.features_TD,
+                features_TD=self._features(one),
                 times=tuple(one.features.times_T.tolist()),
                 frames=one.features.frames,
                 duration=one.features.duration,
@@ -289,17 +345,34 @@ class Captioner:
                 frame_times=prediction.frame_times,
                 saliency=prediction.saliency,
                 segments=prediction.segments,
-                provenance=self._provenance(prediction, one.speech),
+                provenance=self._provenance(prediction, one.features, one.speech),
             )
 
-    def _provenance(self, prediction: Prediction, speech: Transcript) -> dict[str, str]:
+    def _features(self, one: ReadVideo) -> Tensor:
+        """Features of the frames; those of a sound file are made of its speech, else zero."""
+        features_TD, joint = one.features.features_TD, self.loaded.joint
+        if features_TD.shape[1]:
+            return features_TD
+        if not one.speech.sentences:
+            raise VideoError(
+                f"{one.video}: has no pictures, and no speech was found ({one.speech.provenance}); "
+                "nothing to caption"
+            )
+        if joint is not None:
+            return joint.combine(None, one.features.times_T.tolist(), one.speech.sentences)
+        return torch.zeros(len(features_TD), self.loaded.config.temporal.features)
+
+    def _provenance(
+        self, prediction: Prediction, features: FrameFeatures, speech: Transcript
+    ) -> dict[str, str]:
         beams = self.decoding.beams
+        frames = f"{len(prediction.frame_times)} of 1 per second"
         return {
             "starc": version("starc"),
             "model": self.loaded.folder.name,
             "weights": (self.loaded.fingerprint or "in memory")[:12],
             "encoder": self.encoder_name,
-            "frames": f"{len(prediction.frame_times)} of 1 per second",
+            "frames": frames if features.features_TD.shape[1] else "none: sound only",
             "windows": str(len(prediction.windows)),
             "speech": speech.provenance,
             "search": f"{beams} beams" if beams > 1 else "greedy",
@@ -316,6 +389,29 @@ def load(
     captioner = Captioner(model, replace(options or Options(), device=device))
     captioner.loaded, captioner.encoder  # noqa: B018  a wrong name is said now, not at the first video
     return captioner
+
+
+class _Watched:
+    """An image encoder that says how many frames it has seen."""
+
+    def __init__(self, encoder: ImageEncoder, on_progress: OnProgress) -> None:
+        self.encoder, self.on_progress, self.total = encoder, on_progress, 0
+        self.name, self.width, self.size = encoder.name, encoder.width, encoder.size
+
+    def encode(self, frames: Iterable[Frame]) -> Tensor:
+        def counted() -> Iterator[Frame]:
+            for n, frame in enumerate(frames, 1):
+                yield frame
+                self.on_progress("watching", n, self.total)
+
+        return self.encoder.encode(counted())
+
+
+def _of_sound(seconds: float) -> FrameFeatures:
+    """A frame per second that shows nothing."""
+    frames = max(1, round(seconds))
+    times_T = torch.arange(frames, dtype=torch.float64)
+    return FrameFeatures(torch.zeros(frames, 0), times_T, duration=seconds or 1.0, frames=frames)
 
 
 def _of_one_picture(captioned: Captioned) -> tuple[Event, ...]:

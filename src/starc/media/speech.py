@@ -21,10 +21,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from av.stream import Disposition
+
 from starc.errors import ConfigError, MissingExtra, SpeechError
 from starc.files import cache as caches
 from starc.media import audio, moonshine, subtitles
-from starc.media.container import MediaLimits, open_container
+from starc.media.container import MICROSECONDS, MediaLimits, open_container
 from starc.types import Sentence
 
 log = logging.getLogger("starc")
@@ -80,13 +82,15 @@ def transcribe(
     model: str | None = None,
     cache: Path | None = None,
     limits: MediaLimits | None = None,
+    on_heard: Callable[[float], None] = lambda seconds: None,
 ) -> Transcript:
     """The speech of a video.
 
     "auto" takes the first of: subtitles, faster-whisper, moonshine, none; it never fails for want
     of speech. Any other engine is used alone, and an error says what it lacks. `language` ("en")
     chooses among subtitles and is told to the recogniser; `model` is faster-whisper's, a name or
-    a folder; `cache` is a folder, $XDG_CACHE_HOME/starc/speech by default.
+    a folder; `cache` is a folder, $XDG_CACHE_HOME/starc/speech by default. `on_heard` is told how
+    many seconds a recogniser has heard.
     """
     path = Path(path)
     if engine not in get_args(Engine):
@@ -114,7 +118,10 @@ def transcribe(
             container = stack.enter_context(open_container(path, limits))
 
         def sound(seconds: float) -> Iterator[audio.Window]:
-            return audio.windows(container, path, seconds=seconds, language=language, limits=limits)
+            given = {"seconds": seconds, "language": language, "limits": limits}
+            for window in audio.windows(container, path, **given):  # type: ignore[arg-type]
+                yield window
+                on_heard(window.start + len(window.samples) / audio.RATE)
 
         chosen = "whisper" if engine == "auto" and model is not None else engine
         if chosen != "auto":
@@ -127,6 +134,22 @@ def transcribe(
                 reasons.append(str(reason))
         log.warning("%s: speech is left out (%s)", path, "; ".join(reasons))
         return Transcript((), f"none: {reasons[-1]}")
+
+
+def sound_only(path: Path, limits: MediaLimits | None = None) -> float | None:
+    """Seconds of a file that has sound and no pictures but a cover; None for any other."""
+    with open_container(path, limits) as container:
+        pictures = container.streams.video
+        if not container.streams.audio or not all(
+            stream.disposition & Disposition.attached_pic for stream in pictures
+        ):
+            return None
+        if container.duration:
+            return container.duration / MICROSECONDS
+        packets = container.demux(container.streams.audio[0])
+        return max(
+            (float(packet.pts * packet.time_base) for packet in packets if packet.pts), default=0.0
+        )
 
 
 def read_transcript(transcript: Path, *, video: str | None = None) -> Transcript:

@@ -50,7 +50,8 @@ def render(
     captioned: Captioned, *, format: str, mode: Mode | None = None, granularity: float = 1.0
 ) -> tuple[str, tuple[str, ...]]:
     """The text of a file, and notes on what had to be repaired."""
-    chosen = FORMATS[check_format(format, mode)]
+    format = check_format(format, mode)
+    chosen = FORMATS[format]
     if chosen.render is None:
         raise ConfigError(f"{format}: is a video file, not text; name a file to write")
     if format == "youtube":
@@ -152,6 +153,7 @@ def is_file_name(path: Path) -> bool:
 
 def check_format(format: str, mode: Mode | None, path: Path | None = None) -> str:
     """The format's name, if there is such a format and it, and the file, can hold that mode."""
+    format = ALIASES.get(format, format)
     if format not in FORMATS:
         raise ConfigError(f"--format {format}: unknown; known: {', '.join(FORMATS)}")
     if mode == "events" and FORMATS[format].only_chapters:
@@ -244,6 +246,7 @@ def _md(text: str) -> str:
     return escape(text, quote=False)
 
 
+ALIASES = {"md": "markdown"}
 FORMATS: Mapping[str, Format] = {
     # All we know, versioned: the viewer reads this.
     "json": Format(".json", _json),
