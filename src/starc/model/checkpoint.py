@@ -142,6 +142,8 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
         raise CheckpointError(f"{folder}: no {missing}; is this a model folder?") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder / WEIGHTS}: unreadable ({error}); copy it again") from None
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     model = STaRC(config)
     _require_same(str(folder / WEIGHTS), model.state_dict(), state)
     model.load_state_dict(state)
@@ -154,7 +156,7 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
         joint = JointSpace.load(folder / JOINT, tokenizer)
     store = open_datastore(store_folder) if store_folder.is_dir() else None
     return Loaded(
-        model=model.to(_device(device)).eval(),
+        model=model.to(device).eval(),
         tokenizer=tokenizer,
         store=store,
         folder=folder,
@@ -320,12 +322,6 @@ def _require_same(where: str, wanted: Mapping[str, Tensor], found: Mapping[str, 
 def _listed(names: tuple[str, ...] | list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{len(names)}: {', '.join(names[:SHOWN])}{more}" if names else "0"
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
 
 
 def _folder(folder_or_hub_id: Path | str) -> Path:
