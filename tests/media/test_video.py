@@ -221,9 +221,9 @@ def test_seeking_equals_end_to_end(
 
 
 def test_published_choice() -> None:
-    assert spread(100) == list(range(100))
-    assert spread(37) == list(range(37))
-    assert spread(250) == [(j * 250) // 100 for j in range(100)]
+    assert spread(100, 100) == list(range(100))
+    assert spread(37, 100) == list(range(37))
+    assert spread(250, 100) == [(j * 250) // 100 for j in range(100)]
 
 
 @given(
