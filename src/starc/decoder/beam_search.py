@@ -157,10 +157,6 @@ class _Finished:
         self.said_BKL = _rows(torch.cat([said_BKL, said_BCL], 1), best_BK)
         self.log_BKL = _rows(torch.cat([log_BKL, log_BCL], 1), best_BK)
 
-    def keep(self, rows: Tensor) -> None:
-        self.score_BK, self.real_BK = self.score_BK[rows], self.real_BK[rows]
-        self.said_BKL, self.log_BKL = self.said_BKL[rows], self.log_BKL[rows]
-
 
 def _beams(hypotheses: _Hypotheses) -> None:
     """Beam search.
@@ -185,7 +181,8 @@ def _beams(hypotheses: _Hypotheses) -> None:
             hypotheses.finish(row, *best, finished.score_BK[row, 0].item())
         rows = going_B.nonzero().flatten()
         hypotheses.keep(rows)
-        finished.keep(rows)
+        finished.score_BK, finished.real_BK = finished.score_BK[rows], finished.real_BK[rows]
+        finished.said_BKL, finished.log_BKL = finished.said_BKL[rows], finished.log_BKL[rows]
 
 
 def _extend(hypotheses: _Hypotheses, finished: _Finished) -> Tensor:

@@ -118,9 +118,18 @@ class IncrementalDecoder:
         self.ancestor_BKS[:, :, written] = own_KK
         self.position_BS[:, written] = self.steps
         self.used += self.beams
-        bias_NKS = self._self_bias()
+        # T5's bias of relative positions over the slots; -inf where no ancestor stands.
+        if self.steps >= self.bias_HL.shape[-1]:
+            behind_N = torch.arange(2 * self.steps + 64, device=token_BK.device)
+            self.bias_HL = self.t5.decoder.distance_bias(behind_N)
+        slots = -(-self.used // ALIGNMENT) * ALIGNMENT
+        bias_HBS = self.bias_HL[:, self.steps - self.position_BS[:, :slots]]
+        stranger_BKS = ~self.ancestor_BKS[..., :slots]
+        bias_BHKS = bias_HBS.transpose(0, 1)[:, :, None].masked_fill(
+            stranger_BKS[:, None], float("-inf")
+        )
+        bias_NKS = bias_BHKS.flatten(0, 1)
         memory_bias_N1M = self.memory_bias_BM[:, None].repeat_interleave(self.heads, dim=0)
-        slots = bias_NKS.shape[2]
         x_BD = self.t5.shared(token_BK.reshape(-1))
         for index, layer in enumerate(self.layers):
             qkv_BKE = layer.self_qkv(layer.self_norm(x_BD)).view(self.videos, self.beams, -1)
@@ -173,15 +182,3 @@ class IncrementalDecoder:
             self.keys[index] = F.pad(self.keys[index].gather(2, order_NdS), (0, room))
             self.values[index] = F.pad(self.values[index].gather(1, order_NSd), (0, 0, 0, room))
         self.used = kept
-
-    def _self_bias(self) -> Tensor:
-        """T5's relative position bias [B·H, K, S] of the slots; -inf where no ancestor stands."""
-        if self.steps >= self.bias_HL.shape[-1]:
-            behind_N = torch.arange(2 * self.steps + 64, device=self.position_BS.device)
-            self.bias_HL = self.t5.decoder.distance_bias(behind_N)
-        slots = -(-self.used // ALIGNMENT) * ALIGNMENT
-        distance_BS = self.steps - self.position_BS[:, :slots]
-        bias_BHS = self.bias_HL[:, distance_BS].transpose(0, 1)
-        stranger_BKS = ~self.ancestor_BKS[..., :slots]
-        bias_BHKS = bias_BHS[:, :, None].masked_fill(stranger_BKS[:, None], float("-inf"))
-        return bias_BHKS.flatten(0, 1)

@@ -164,7 +164,7 @@ class Collator:
             example.sentences,
             duration=example.duration,
             vocabulary=self.vocabulary,
-            encode=self._encode,
+            encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False).ids,
             limit=self.config.inputs.speech_tokens,
         )
 
@@ -174,7 +174,7 @@ class Collator:
             example.events,
             duration=example.duration,
             vocabulary=self.vocabulary,
-            encode=self._encode,
+            encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False).ids,
             limit=self.config.decoding.max_tokens,
         )
 
@@ -187,9 +187,6 @@ class Collator:
             decode=lambda ids: self.tokenizer.decode(list(ids), skip_special_tokens=True),
             log_probabilities=decoded.log_probabilities,
         )
-
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def _clip(self, example: Example) -> Tensor:
         clip_TD, width = example.clip_TD, self.config.temporal.features

@@ -70,10 +70,7 @@ def frame_anchor_cost(
     anchor_KD: Tensor,
     prior_BT: Tensor,
     mask_BT: Tensor,
-    *,
-    saliency_bias: float,
-    centre: bool,
-    temporal_prior: float,
+    options: TransportConfig,
 ) -> Tensor:
     """Saliency-aware Kantorovich cost (Eq. cost-matrix).
 
@@ -83,14 +80,14 @@ def frame_anchor_cost(
     """
     similarity_BTK = F.normalize(clip_BTD, dim=-1) @ F.normalize(anchor_KD, dim=-1).T
     length_B1 = mask_BT.sum(1, keepdim=True)
-    if centre:
+    if options.centre:
         prior_BT = prior_BT - (prior_BT * mask_BT).sum(1, keepdim=True) / length_B1
-    cost_BTK = 1 - similarity_BTK - saliency_bias * prior_BT[..., None]
-    if temporal_prior:
+    cost_BTK = 1 - similarity_BTK - options.saliency_bias * prior_BT[..., None]
+    if options.temporal_prior:
         _, frames, anchors = cost_BTK.shape
         time_BT = torch.arange(frames, device=mask_BT.device) / length_B1
         order_K = torch.arange(anchors, device=mask_BT.device) / anchors
-        cost_BTK = cost_BTK + temporal_prior * (time_BT[..., None] - order_K).abs()
+        cost_BTK = cost_BTK + options.temporal_prior * (time_BT[..., None] - order_K).abs()
     return cost_BTK
 
 
@@ -105,15 +102,7 @@ def pose(
     inference: bool,
 ) -> Problem:
     """The problem of SGSR: cost, frame marginal p_s (normalised), anchor marginal 1/K."""
-    cost_BTK = frame_anchor_cost(
-        clip_BTD,
-        anchor_KD,
-        prior_BT,
-        mask_BT,
-        saliency_bias=options.saliency_bias,
-        centre=options.centre,
-        temporal_prior=options.temporal_prior,
-    )
+    cost_BTK = frame_anchor_cost(clip_BTD, anchor_KD, prior_BT, mask_BT, options)
     frame_mass_BT = prior_BT.clamp(min=1e-6) * mask_BT
     videos, _, anchors = cost_BTK.shape
     return Problem(
