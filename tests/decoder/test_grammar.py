@@ -92,11 +92,9 @@ def test_a_search_ends_when_no_beam_can_go_on(rules: Any, monkeypatch: pytest.Mo
 
 def test_what_may_follow() -> None:
     def allowed(*tokens: int, room: int = 9) -> set[int]:
-        place = grammar.opening(1, 1, torch.device("cpu"))
-        for token in tokens:
-            place = grammar.advance(place, torch.tensor([[token]]), VOCABULARY)
+        said_BKL = torch.tensor([[[VOCABULARY.pad, *tokens]]])
         score_BKV = torch.zeros(1, 1, VOCABULARY.size)
-        grammar.forbid_(score_BKV, place, VOCABULARY, room=room)
+        grammar.forbid_(score_BKV, said_BKL, VOCABULARY, room=room)
         return set(score_BKV[0, 0].isfinite().nonzero().flatten().tolist())
 
     def times(*bins: int) -> set[int]:
@@ -124,9 +122,8 @@ def test_kinds_are_weighed_before_tokens() -> None:
         score[..., vocabulary.end] = end
         for bin_, mass in times.items():
             score[..., text + bin_] = mass
-        phase = torch.tensor([[grammar.STARTED if started else grammar.WORDS]])
-        place = grammar.GrammarState(phase, torch.zeros_like(phase))
-        return int(grammar.weigh_(score.log(), place, vocabulary, (0.5, 0.9)).argmax())
+        said = torch.tensor([[[vocabulary.pad, text if started else 7]]])
+        return int(grammar.weigh_(score.log(), said, vocabulary, (0.5, 0.9)).argmax())
 
     spread = dict.fromkeys(range(2, 9), 0.08)
     assert best(0.1, 0.2, spread) == text + 5

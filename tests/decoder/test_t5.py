@@ -117,10 +117,12 @@ def test_speech_does_not_depend_on_padding_or_neighbours(small: T5) -> None:
                 )
 
 
-def test_groups_of_similar_length() -> None:
-    lengths = [10, 100, 80, 0, 9]
-    order = sorted(range(5), key=lambda row: -lengths[row])
-    assert module._groups(order, lengths) == [([1, 2], 100), ([0, 4], 10)]
+def test_videos_of_similar_length_are_encoded_together(small: T5) -> None:
+    lengths = torch.tensor([10, 100, 80, 0, 9])
+    shapes = []
+    small.encoder.register_forward_pre_hook(lambda _, given: shapes.append(given[0].shape[:2]))
+    small.encode(ids(5, 100), torch.arange(100) < lengths[:, None])
+    assert shapes == [(2, 100), (2, 10)]
 
 
 def test_loss_is_the_plain_cross_entropy(small: T5, monkeypatch: pytest.MonkeyPatch) -> None:

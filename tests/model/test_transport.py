@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
 import ot
 import pytest
@@ -210,13 +211,17 @@ def test_the_cost_is_that_of_the_paper() -> None:
     clip_BTD, anchor_KD = torch.randn(2, 5, 8), torch.randn(3, 8)
     prior_BT, mask_BT = torch.rand(2, 5), torch.ones(2, 5, dtype=torch.bool)
     cosine_BTK = F.cosine_similarity(clip_BTD[:, :, None], anchor_KD, dim=-1)
-    common = (clip_BTD, anchor_KD, prior_BT, mask_BT)
-    paper = transport.frame_anchor_cost(*common, saliency_bias=0.1, centre=False, temporal_prior=0)
+
+    def cost(**changes: Any) -> Tensor:
+        options = TransportConfig(saliency_bias=0.1, **{"centre": False, **changes})
+        return transport.frame_anchor_cost(clip_BTD, anchor_KD, prior_BT, mask_BT, options)
+
+    paper = cost(temporal_prior=0)
     torch.testing.assert_close(paper, 1 - cosine_BTK - 0.1 * prior_BT[..., None])
-    centred = transport.frame_anchor_cost(*common, saliency_bias=0.1, centre=True, temporal_prior=0)
+    centred = cost(centre=True, temporal_prior=0)
     mean_B = prior_BT.mean(1)[:, None, None]
     torch.testing.assert_close(centred, paper + 0.1 * mean_B)
-    timed = transport.frame_anchor_cost(*common, saliency_bias=0.1, centre=False, temporal_prior=2)
+    timed = cost(temporal_prior=2)
     prior_TK = (torch.arange(5)[:, None] / 5 - torch.arange(3) / 3).abs()
     torch.testing.assert_close(timed, paper + 2 * prior_TK.expand_as(paper))
 

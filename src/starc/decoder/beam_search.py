@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -53,70 +53,57 @@ def generate(
         return []
     stepper = IncrementalDecoder(t5, memory_BMD, memory_mask_BM, beams=search.beams)
     hypotheses = _Hypotheses(stepper, search)
-    return _greedy(hypotheses) if search.beams == 1 else _beams(hypotheses)
+    (_greedy if search.beams == 1 else _beams)(hypotheses)
+    return cast(list[Decoded], hypotheses.decoded)
 
 
 class _Hypotheses:
     """The running sequences of all unfinished videos, and what each may say next."""
 
     def __init__(self, stepper: IncrementalDecoder, search: BeamSearch) -> None:
-        settings = stepper.t5.settings
+        settings, shape = stepper.t5.settings, (stepper.videos, search.beams)
         self.stepper, self.search = stepper, search
         device = stepper.ancestor_BKS.device
-        shape = (stepper.videos, search.beams)
         self.said_BKL = torch.full((*shape, 1), PAD, dtype=torch.long, device=device)
         self.log_BKL = torch.zeros((*shape, 0), device=device)
         self.score_BK = torch.full(shape, NEVER, device=device)
         self.score_BK[:, 0] = 0.0
-        self.place: grammar.GrammarState | None = None
+        self.length = 0
+        """Tokens said so far."""
         if search.grammar:
             self.vocabulary = Vocabulary(settings.text_vocabulary, settings.bins)
-            self.place = grammar.opening(*shape, device)
         self.videos = list(range(stepper.videos))
         """Numbers of the unfinished videos in the batch that was given."""
         self.decoded: list[Decoded | None] = [None] * stepper.videos
-
-    def __len__(self) -> int:
-        """Tokens said so far."""
-        return self.said_BKL.shape[2] - 1
-
-    @property
-    def full(self) -> bool:
-        return len(self) >= self.search.max_tokens
 
     def next_scores(self) -> tuple[Tensor, Tensor]:
         """Scores [B, K, V] of the next token after all rules, and its log-probabilities.
 
         Greedy search penalises logits and beam search log-probabilities, as in transformers.
         """
-        logits_BKV = self.stepper.step(self.said_BKL[..., -1])
+        search, said_BKL = self.search, self.said_BKL
+        logits_BKV = self.stepper.step(said_BKL[..., -1])
         log_BKV = logits_BKV.log_softmax(-1)
-        score_BKV = logits_BKV if self.search.beams == 1 else log_BKV.clone()
-        if self.search.repetition_penalty != 1.0:
-            said_BKL = score_BKV.gather(2, self.said_BKL)
-            penalty = self.search.repetition_penalty
-            said_BKL = torch.where(said_BKL < 0, said_BKL * penalty, said_BKL / penalty)
-            score_BKV.scatter_(2, self.said_BKL, said_BKL)
-        if len(self) < self.search.min_tokens:
+        score_BKV = logits_BKV if search.beams == 1 else log_BKV.clone()
+        if (penalty := search.repetition_penalty) != 1.0:
+            old_BKL = score_BKV.gather(2, said_BKL)
+            new_BKL = torch.where(old_BKL < 0, old_BKL * penalty, old_BKL / penalty)
+            score_BKV.scatter_(2, said_BKL, new_BKL)
+        if self.length < search.min_tokens:
             score_BKV[..., END] = float("-inf")
-        if self.place is not None:
-            room = self.search.max_tokens - len(self)
-            grammar.forbid_(score_BKV, self.place, self.vocabulary, room=room)
-            if self.search.token_type_first:
-                max_repeated_words = self.search.max_repeated_words
-                grammar.vary_(
-                    score_BKV, self.said_BKL, self.vocabulary, max_repeated_words=max_repeated_words
-                )
-                grammar.weigh_(score_BKV, self.place, self.vocabulary, self.search.quantiles)
+        if search.grammar:
+            room, repeated = search.max_tokens - self.length, search.max_repeated_words
+            grammar.forbid_(score_BKV, said_BKL, self.vocabulary, room=room)
+            if search.token_type_first:
+                grammar.vary_(score_BKV, said_BKL, self.vocabulary, max_repeated_words=repeated)
+                grammar.weigh_(score_BKV, said_BKL, self.vocabulary, search.quantiles)
         return score_BKV, log_BKV
 
     def go_on(self, parent_BK: Tensor, token_BK: Tensor, log_BK: Tensor) -> None:
         """Continue the chosen parents with one token each."""
         self.said_BKL = _append(self.said_BKL, parent_BK, token_BK)
         self.log_BKL = _append(self.log_BKL, parent_BK, log_BK)
-        if self.place is not None:
-            place = self.place.choose(parent_BK)
-            self.place = grammar.advance(place, token_BK, self.vocabulary)
+        self.length += 1
         if self.search.beams > 1:
             self.stepper.choose(parent_BK)
 
@@ -125,24 +112,16 @@ class _Hypotheses:
         length = ids.index(END) + 1 if END in ids else len(ids)
         self.decoded[self.videos[row]] = Decoded(tuple(ids[:length]), tuple(logs[:length]), score)
 
-    def keep(self, going_B: Tensor) -> Tensor:
-        """Go on with the videos marked True; returns their rows."""
-        rows = going_B.nonzero().flatten()
-        if len(rows) < len(self.videos):
-            self.said_BKL, self.log_BKL = self.said_BKL[rows], self.log_BKL[rows]
-            self.score_BK = self.score_BK[rows]
-            self.place = self.place.keep(rows) if self.place is not None else None
-            self.videos = [self.videos[row] for row in rows.tolist()]
-            if len(rows):
-                self.stepper.keep(rows)
-        return rows
-
-    def results(self) -> list[Decoded]:
-        assert all(self.decoded)
-        return [decoded for decoded in self.decoded if decoded is not None]
+    def keep(self, rows: Tensor) -> None:
+        """Go on with these videos only."""
+        self.said_BKL, self.log_BKL = self.said_BKL[rows], self.log_BKL[rows]
+        self.score_BK = self.score_BK[rows]
+        self.videos = [self.videos[row] for row in rows.tolist()]
+        if len(rows):
+            self.stepper.keep(rows)
 
 
-def _greedy(hypotheses: _Hypotheses) -> list[Decoded]:
+def _greedy(hypotheses: _Hypotheses) -> None:
     """Always the best next token, until the end id."""
     search = hypotheses.search
     while hypotheses.videos:
@@ -150,41 +129,24 @@ def _greedy(hypotheses: _Hypotheses) -> list[Decoded]:
         token_BK = score_BKV.argmax(-1)
         log_BK = log_BKV.gather(2, token_BK[..., None])[..., 0]
         hypotheses.go_on(torch.zeros_like(token_BK), token_BK, log_BK)
-        ended_B = (token_BK[:, 0] == END) | hypotheses.full
+        ended_B = (token_BK[:, 0] == END) | (hypotheses.length >= search.max_tokens)
+        if not ended_B.any():
+            continue
         for row in ended_B.nonzero().flatten().tolist():
             logs = hypotheses.log_BKL[row, 0].tolist()
             score = math.fsum(logs) / len(logs) ** search.length_penalty
             hypotheses.finish(row, hypotheses.said_BKL[row, 0, 1:].tolist(), logs, score)
-        hypotheses.keep(~ended_B)
-    return hypotheses.results()
+        hypotheses.keep((~ended_B).nonzero().flatten())
 
 
-class _Candidates(NamedTuple):
-    """The C best continuations of each video, best first."""
-
-    score_BC: Tensor
-    parent_BC: Tensor
-    token_BC: Tensor
-    log_BC: Tensor
-
-    @classmethod
-    def of(cls, hypotheses: _Hypotheses) -> _Candidates:
-        score_BKV, log_BKV = hypotheses.next_scores()
-        total_BN = (score_BKV + hypotheses.score_BK[..., None]).flatten(1)
-        score_BC, index_BC = total_BN.topk(2 * hypotheses.search.beams)
-        ids = log_BKV.shape[2]
-        log_BC = log_BKV.flatten(1).gather(1, index_BC)
-        return cls(score_BC, index_BC // ids, index_BC % ids, log_BC)
-
-
+@dataclass(slots=True)
 class _Finished:
     """The K best finished sequences of each video so far."""
 
-    def __init__(self, hypotheses: _Hypotheses) -> None:
-        self.score_BK = torch.full_like(hypotheses.score_BK, NEVER)
-        self.real_BK = torch.zeros_like(hypotheses.score_BK, dtype=torch.bool)
-        self.said_BKL = hypotheses.said_BKL[..., :0]
-        self.log_BKL = hypotheses.log_BKL
+    score_BK: Tensor
+    real_BK: Tensor
+    said_BKL: Tensor
+    log_BKL: Tensor
 
     def add(self, score_BC: Tensor, real_BC: Tensor, said_BCL: Tensor, log_BCL: Tensor) -> None:
         """Take in the real ones of these sequences; the best K of old and new stay."""
@@ -197,12 +159,8 @@ class _Finished:
         self.said_BKL = _rows(torch.cat([said_BKL, said_BCL], 1), best_BK)
         self.log_BKL = _rows(torch.cat([log_BKL, log_BCL], 1), best_BK)
 
-    def keep(self, rows: Tensor) -> None:
-        self.score_BK, self.real_BK = self.score_BK[rows], self.real_BK[rows]
-        self.said_BKL, self.log_BKL = self.said_BKL[rows], self.log_BKL[rows]
 
-
-def _beams(hypotheses: _Hypotheses) -> list[Decoded]:
+def _beams(hypotheses: _Hypotheses) -> None:
     """Beam search.
 
     Of the 2K best continuations the K best unfinished ones go on; those among the best K that
@@ -210,21 +168,27 @@ def _beams(hypotheses: _Hypotheses) -> list[Decoded]:
     places are full and its best running score, at the present length, beats none of them; or when
     it has a finished sequence and the grammar leaves none of the others a way to go on.
     """
-    finished = _Finished(hypotheses)
+    finished = _Finished(
+        score_BK=torch.full_like(hypotheses.score_BK, NEVER),
+        real_BK=torch.zeros_like(hypotheses.score_BK, dtype=torch.bool),
+        said_BKL=hypotheses.said_BKL[..., :0],
+        log_BKL=hypotheses.log_BKL,
+    )
     while hypotheses.videos:
-        candidates = _Candidates.of(hypotheses)
-        going_B = _extend(hypotheses, finished, candidates)
-        if going_B.all() and not hypotheses.full:
+        going_B = _extend(hypotheses, finished)
+        going_B &= hypotheses.length < hypotheses.search.max_tokens
+        if going_B.all():
             continue
-        going_B &= not hypotheses.full
         for row in (~going_B).nonzero().flatten().tolist():
             best = finished.said_BKL[row, 0].tolist(), finished.log_BKL[row, 0].tolist()
             hypotheses.finish(row, *best, finished.score_BK[row, 0].item())
-        finished.keep(hypotheses.keep(going_B))
-    return hypotheses.results()
+        rows = going_B.nonzero().flatten()
+        hypotheses.keep(rows)
+        finished.score_BK, finished.real_BK = finished.score_BK[rows], finished.real_BK[rows]
+        finished.said_BKL, finished.log_BKL = finished.said_BKL[rows], finished.log_BKL[rows]
 
 
-def _extend(hypotheses: _Hypotheses, finished: _Finished, candidates: _Candidates) -> Tensor:
+def _extend(hypotheses: _Hypotheses, finished: _Finished) -> Tensor:
     """One step of the search; True for videos that may still find better sequences.
 
     Published rules: a length counts the start id and not the end id, and the best candidate
@@ -232,9 +196,13 @@ def _extend(hypotheses: _Hypotheses, finished: _Finished, candidates: _Candidate
     """
     search = hypotheses.search
     published = search.rules == "published"
-    length = len(hypotheses) + 1
+    length = hypotheses.length + 1
     last = length == search.max_tokens
-    score_BC, parent_BC, token_BC, log_BC = candidates
+    score_BKV, log_BKV = hypotheses.next_scores()
+    total_BN = (score_BKV + hypotheses.score_BK[..., None]).flatten(1)
+    score_BC, index_BC = total_BN.topk(2 * search.beams)
+    parent_BC, token_BC = index_BC // log_BKV.shape[2], index_BC % log_BKV.shape[2]
+    log_BC = log_BKV.flatten(1).gather(1, index_BC)
     ends_BC = (token_BC == END) | (last and not published)
     contends_BC = ends_BC.clone()
     contends_BC[:, search.beams :] = False

@@ -10,10 +10,9 @@ decoding; nothing is renormalised, so log-probabilities stay those of the model.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from starc.config import EVENT_TOKENS
 from starc.decoder.time_tokens import Vocabulary
@@ -22,44 +21,27 @@ OPENING, STARTED, TIMED, WORDS = range(4)
 """Where a hypothesis stands: at the beginning, after a start, after an end time, among words."""
 
 
-class GrammarState(NamedTuple):
-    """Where each beam stands, and the start bin of its latest event."""
+def places(said_BKL: Tensor, vocabulary: Vocabulary) -> tuple[Tensor, Tensor]:
+    """Where each beam stands, and the start bin of its latest event (-1: none), [B, K] each.
 
-    phase_BK: Tensor
-    start_BK: Tensor
-
-    def choose(self, parent_BK: Tensor) -> GrammarState:
-        """The places of these beams."""
-        return GrammarState(self.phase_BK.gather(1, parent_BK), self.start_BK.gather(1, parent_BK))
-
-    def keep(self, videos: Tensor) -> GrammarState:
-        """The places of these videos."""
-        return GrammarState(self.phase_BK[videos], self.start_BK[videos])
+    `said_BKL` begins with the start id. Starts rise, so the latest is the largest.
+    """
+    timed_BKL = said_BKL >= vocabulary.text_tokens
+    starts_BKL = timed_BKL & ~pad(timed_BKL[..., :-1], (1, 0))
+    phase_BK = torch.where(timed_BKL[..., -1], TIMED, WORDS if said_BKL.shape[2] > 1 else OPENING)
+    phase_BK = phase_BK.masked_fill(starts_BKL[..., -1], STARTED)
+    bin_BKL = torch.where(starts_BKL, said_BKL - vocabulary.text_tokens, -1)
+    return phase_BK, bin_BKL.amax(-1)
 
 
-def opening(videos: int, beams: int, device: torch.device) -> GrammarState:
-    """All beams before their first token."""
-    nowhere_BK = torch.zeros(videos, beams, dtype=torch.long, device=device)
-    return GrammarState(nowhere_BK + OPENING, nowhere_BK - 1)
-
-
-def advance(place: GrammarState, token_BK: Tensor, vocabulary: Vocabulary) -> GrammarState:
-    """The places after one more token, which the grammar must allow."""
-    bin_BK = token_BK - vocabulary.text_tokens
-    timed_BK = bin_BK >= 0
-    starts_BK = timed_BK & (place.phase_BK != STARTED)
-    phase_BK = torch.where(timed_BK, TIMED, WORDS).masked_fill(starts_BK, STARTED)
-    return GrammarState(phase_BK, torch.where(starts_BK, bin_BK, place.start_BK))
-
-
-def forbid_(score_BKV: Tensor, place: GrammarState, vocabulary: Vocabulary, *, room: int) -> Tensor:
+def forbid_(score_BKV: Tensor, said_BKL: Tensor, vocabulary: Vocabulary, *, room: int) -> Tensor:
     """Set the score of every token that may not come next to -inf, in place.
 
     `room` counts the tokens that still fit, this one included: no event begins that cannot end.
     """
     text = vocabulary.text_tokens
     forbidden = float("-inf")
-    phase_BK = place.phase_BK[..., None]
+    phase_BK, start_BK = (x_BK[..., None] for x_BK in places(said_BKL, vocabulary))
     no_words = (phase_BK == OPENING) | (phase_BK == STARTED)
     no_end = (phase_BK == STARTED) | (phase_BK == TIMED)
     end_BK = score_BKV[..., vocabulary.end].masked_fill(no_end[..., 0], forbidden)
@@ -68,7 +50,6 @@ def forbid_(score_BKV: Tensor, place: GrammarState, vocabulary: Vocabulary, *, r
     words_BKV[..., list(vocabulary.wordless)] = forbidden
     score_BKV[..., vocabulary.end] = end_BK
     bin_V = torch.arange(vocabulary.bins, device=score_BKV.device)
-    start_BK = place.start_BK[..., None]
     # The last bin starts nothing: no end could follow it.
     passed = bin_V <= start_BK
     no_start = passed | (bin_V == vocabulary.bins - 1) | (room < EVENT_TOKENS)
@@ -108,7 +89,7 @@ def vary_(
 
 
 def weigh_(
-    score_BKV: Tensor, place: GrammarState, vocabulary: Vocabulary, quantiles: tuple[float, float]
+    score_BKV: Tensor, said_BKL: Tensor, vocabulary: Vocabulary, quantiles: tuple[float, float]
 ) -> Tensor:
     """Let the kind of the next token be decided by the mass of all tokens of that kind, in place.
 
@@ -127,7 +108,8 @@ def weigh_(
     score_BKV[..., :text].masked_fill_(stop[..., None], forbidden)
     more = stop & (when_BK > end_BK)
     score_BKV[..., vocabulary.end] = end_BK.masked_fill(~stop | more, forbidden)
-    part_BK = torch.where(place.phase_BK == STARTED, quantiles[1], quantiles[0])
+    phase_BK, _ = places(said_BKL, vocabulary)
+    part_BK = torch.where(phase_BK == STARTED, quantiles[1], quantiles[0])
     mass_BKT = time_BKT.softmax(-1).nan_to_num().cumsum(-1)
     chosen_BK1 = (mass_BKT >= part_BK[..., None] * mass_BKT[..., -1:]).long().argmax(-1, True)
     value_BK1 = when_BK.masked_fill(~more, forbidden)[..., None]

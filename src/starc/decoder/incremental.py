@@ -10,15 +10,15 @@ choosing other beams only rearranges that small table. Here K is beams and S slo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from starc.decoder.precision import fused_linear
-from starc.decoder.t5 import T5, Block, MemoryAttention
+from starc.decoder.t5 import T5
 
 Linear = Callable[[Tensor], Tensor]
 
@@ -28,8 +28,7 @@ ALIGNMENT = 16
 """Products over slots and memory are padded to multiples of this: twice as fast on a CPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Layer:
+class _Layer(NamedTuple):
     """The weights of one decoder layer, as functions, with q, k and v of a token in one product."""
 
     self_norm: Linear
@@ -43,24 +42,6 @@ class _Layer:
     activation: Linear
     down: Linear
 
-    @classmethod
-    def of(cls, block: Any, rows: int) -> _Layer:
-        """From a block of the decoder."""
-        (own, cross, feed) = block.layer
-        attention, memory, dense = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
-        return cls(
-            self_norm=own.layer_norm,
-            self_qkv=fused_linear([attention.q, attention.k, attention.v], rows=rows),
-            self_out=fused_linear([attention.o], rows=rows),
-            cross_norm=cross.layer_norm,
-            cross_q=fused_linear([memory.q], rows=rows),
-            cross_out=fused_linear([memory.o], rows=rows),
-            norm=feed.layer_norm,
-            up=fused_linear([dense.wi], rows=rows),
-            activation=dense.act,
-            down=fused_linear([dense.wo], rows=rows),
-        )
-
 
 class IncrementalDecoder:
     """The state of decoding B videos with K beams each; `step` after `step`, `choose` between.
@@ -69,30 +50,35 @@ class IncrementalDecoder:
     """
 
     def __init__(self, t5: T5, memory_BMD: Tensor, memory_mask_BM: Tensor, *, beams: int) -> None:
-        settings = t5.settings
-        self.videos = len(memory_BMD)
-        rows = self.videos * beams
-        self.t5 = t5
-        self.beams = beams
+        settings, device = t5.settings, memory_BMD.device
+        self.t5, self.videos, self.beams = t5, len(memory_BMD), beams
         self.heads, self.width = settings.heads, settings.head_width
-        self.layers = [_Layer.of(block, rows) for block in t5.decoder.block]
-        self.final_norm = t5.decoder.final_layer_norm
-        self.output = fused_linear([t5.shared if t5.head is None else t5.head], rows=rows)
         self.dtype = t5.shared.weight.dtype
-        self._attend_memory(memory_BMD, memory_mask_BM)
-        self.steps = 0
-        self.used = 0
+        fused = partial(fused_linear, rows=self.videos * beams)
+        self.layers: list[_Layer] = []
+        for block in t5.decoder.block:
+            own, cross, feed = block.layer
+            attention, memory, dense = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
+            self.layers.append(
+                _Layer(
+                    own.layer_norm, fused([attention.q, attention.k, attention.v]),
+                    fused([attention.o]),
+                    cross.layer_norm, fused([memory.q]), fused([memory.o]),
+                    feed.layer_norm, fused([dense.wi]), block.act, fused([dense.wo]),
+                )
+            )  # fmt: skip
+        self.output = fused([t5.shared if t5.head is None else t5.head])
+        self._read_memory(memory_BMD, memory_mask_BM)
+        self.steps = self.used = 0
         self.bias_HL = torch.empty(0)
-        device = memory_BMD.device
         self.ancestor_BKS = torch.zeros(self.videos, beams, 0, dtype=torch.bool, device=device)
         self.position_BS = torch.zeros(self.videos, 0, dtype=torch.long, device=device)
-        empty = torch.empty(
-            self.videos * self.heads, self.width, 0, dtype=self.dtype, device=device
-        )
+        rows = self.videos * self.heads
+        empty = torch.empty(rows, self.width, 0, dtype=self.dtype, device=device)
         self.keys = [empty for _ in self.layers]
         self.values = [empty.mT for _ in self.layers]
 
-    def _attend_memory(self, memory_BMD: Tensor, memory_mask_BM: Tensor) -> None:
+    def _read_memory(self, memory_BMD: Tensor, memory_mask_BM: Tensor) -> None:
         """Keys and values of the memory, once for all steps and beams of a video.
 
         Masked positions are left out: cross-attention has no positions, so order is free.
@@ -107,7 +93,7 @@ class IncrementalDecoder:
         self.memory_bias_BM = beyond_BM.to(self.dtype).masked_fill(beyond_BM, float("-inf"))
         self.memory_keys, self.memory_values = [], []
         for block in self.t5.decoder.block:
-            attention = cast(MemoryAttention, cast(Block, block).layer[1]).EncDecAttention
+            attention = block.layer[1].EncDecAttention
             self.memory_keys.append(self._split(attention.k(real_BMD)).mT.contiguous())
             self.memory_values.append(self._split(attention.v(real_BMD)).contiguous())
 
@@ -116,37 +102,48 @@ class IncrementalDecoder:
         shape = (*x_BLE.shape[:2], self.heads, self.width)
         return x_BLE.view(shape).transpose(1, 2).reshape(-1, x_BLE.shape[1], self.width)
 
-    def _join(self, x_NLd: Tensor) -> Tensor:
-        """[B·H, L, d] -> [B·L, H·d]."""
-        shape = (self.videos, self.heads, *x_NLd.shape[1:])
-        return x_NLd.view(shape).transpose(1, 2).reshape(-1, self.heads * self.width)
+    def _attend(self, query_BKE: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
+        """softmax(q k + bias) v as [B·K, H·d]; T5 folds the usual scale into its weights."""
+        scores = torch.baddbmm(bias, self._split(query_BKE), keys)
+        out = torch.bmm(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)
+        out_BHKd = out.view(self.videos, self.heads, *out.shape[1:])
+        return out_BHKd.transpose(1, 2).reshape(-1, self.heads * self.width)
 
     def step(self, token_BK: Tensor) -> Tensor:
         """Logits [B, K, V] of the tokens that follow, in float32."""
-        self._open_slots()
-        bias_NKS = self._self_bias()
-        memory_bias_N1M = self._per_head(self.memory_bias_BM[:, None])
-        slots = bias_NKS.shape[2]
-        written = slice(self.used - self.beams, self.used)
+        if self.used + self.beams > self.position_BS.shape[1]:
+            self._clear_slots()
+        written = slice(self.used, self.used + self.beams)
+        own_KK = torch.eye(self.beams, dtype=torch.bool, device=token_BK.device)
+        self.ancestor_BKS[:, :, written] = own_KK
+        self.position_BS[:, written] = self.steps
+        self.used += self.beams
+        # T5's bias of relative positions over the slots; -inf where no ancestor stands.
+        if self.steps >= self.bias_HL.shape[-1]:
+            behind_N = torch.arange(2 * self.steps + 64, device=token_BK.device)
+            self.bias_HL = self.t5.decoder.distance_bias(behind_N)
+        slots = -(-self.used // ALIGNMENT) * ALIGNMENT
+        bias_HBS = self.bias_HL[:, self.steps - self.position_BS[:, :slots]]
+        stranger_BKS = ~self.ancestor_BKS[..., :slots]
+        bias_BHKS = bias_HBS.transpose(0, 1)[:, :, None].masked_fill(
+            stranger_BKS[:, None], float("-inf")
+        )
+        bias_NKS = bias_BHKS.flatten(0, 1)
+        memory_bias_N1M = self.memory_bias_BM[:, None].repeat_interleave(self.heads, dim=0)
         x_BD = self.t5.shared(token_BK.reshape(-1))
         for index, layer in enumerate(self.layers):
             qkv_BKE = layer.self_qkv(layer.self_norm(x_BD)).view(self.videos, self.beams, -1)
-            query, key, value = (self._split(part) for part in qkv_BKE.chunk(3, dim=2))
+            query_BKE, key_BKE, value_BKE = qkv_BKE.chunk(3, dim=2)
             keys, values = self.keys[index], self.values[index]
-            keys[:, :, written] = key.mT
-            values[:, written] = value
-            out = _attention(query, keys[:, :, :slots], values[:, :slots], bias_NKS)
-            x_BD = x_BD + layer.self_out(self._join(out))
+            keys[:, :, written] = self._split(key_BKE).mT
+            values[:, written] = self._split(value_BKE)
+            read = self._attend(query_BKE, keys[:, :, :slots], values[:, :slots], bias_NKS)
+            x_BD = x_BD + layer.self_out(read)
             query_BKE = layer.cross_q(layer.cross_norm(x_BD)).view(self.videos, self.beams, -1)
-            out = _attention(
-                self._split(query_BKE),
-                self.memory_keys[index],
-                self.memory_values[index],
-                memory_bias_N1M,
-            )
-            x_BD = x_BD + layer.cross_out(self._join(out))
+            memory = self.memory_keys[index], self.memory_values[index]
+            x_BD = x_BD + layer.cross_out(self._attend(query_BKE, *memory, memory_bias_N1M))
             x_BD = x_BD + layer.down(layer.activation(layer.up(layer.norm(x_BD))))
-        states_BD = self.final_norm(x_BD) * self.t5.settings.width**-0.5
+        states_BD = self.t5.decoder.final_layer_norm(x_BD) * self.t5.settings.width**-0.5
         self.steps += 1
         return self.output(states_BD).float().view(self.videos, self.beams, -1)
 
@@ -159,24 +156,12 @@ class IncrementalDecoder:
         """Go on with these videos only (indices into the current ones)."""
         self.ancestor_BKS, self.position_BS = self.ancestor_BKS[videos], self.position_BS[videos]
         self.memory_bias_BM = self.memory_bias_BM[videos]
-        rows = (videos[:, None] * self.heads + torch.arange(self.heads, device=videos.device)).view(
-            -1
-        )
+        head_H = torch.arange(self.heads, device=videos.device)
+        rows = (videos[:, None] * self.heads + head_H).view(-1)
         for cache in (self.keys, self.values, self.memory_keys, self.memory_values):
             for index, tensor in enumerate(cache):
                 cache[index] = tensor[rows]
         self.videos = len(videos)
-
-    def _open_slots(self) -> None:
-        """Fresh slots for the tokens of this step, one per beam."""
-        if self.used + self.beams > self.position_BS.shape[1]:
-            self._clear_slots()
-        fresh = slice(self.used, self.used + self.beams)
-        self.ancestor_BKS[:, :, fresh] = torch.eye(
-            self.beams, dtype=torch.bool, device=self.ancestor_BKS.device
-        )
-        self.position_BS[:, fresh] = self.steps
-        self.used += self.beams
 
     def _clear_slots(self) -> None:
         """Move the slots with living descendants to the front and make room for more steps.
@@ -190,36 +175,10 @@ class IncrementalDecoder:
         order_BKS = order_BS[:, None].expand(-1, self.beams, -1)
         self.ancestor_BKS = F.pad(self.ancestor_BKS.gather(2, order_BKS), (0, room))
         self.position_BS = F.pad(self.position_BS.gather(1, order_BS), (0, room))
-        order_NS = self._per_head(order_BS)
+        order_NS = order_BS.repeat_interleave(self.heads, dim=0)
         order_NdS = order_NS[:, None].expand(-1, self.width, -1)
         order_NSd = order_NS[..., None].expand(-1, -1, self.width)
         for index in range(len(self.layers)):
             self.keys[index] = F.pad(self.keys[index].gather(2, order_NdS), (0, room))
             self.values[index] = F.pad(self.values[index].gather(1, order_NSd), (0, 0, 0, room))
         self.used = kept
-
-    def _self_bias(self) -> Tensor:
-        """T5's relative position bias [B·H, K, S] of the slots; -inf where no ancestor stands."""
-        if self.steps >= self.bias_HL.shape[-1]:
-            self.bias_HL = self._distance_bias(2 * self.steps + 64)
-        slots = -(-self.used // ALIGNMENT) * ALIGNMENT
-        distance_BS = self.steps - self.position_BS[:, :slots]
-        bias_BHS = self.bias_HL[:, distance_BS].transpose(0, 1)
-        stranger_BKS = ~self.ancestor_BKS[..., :slots]
-        bias_BHKS = bias_BHS[:, :, None].masked_fill(stranger_BKS[:, None], float("-inf"))
-        return bias_BHKS.flatten(0, 1)
-
-    def _distance_bias(self, distances: int) -> Tensor:
-        """Bias of each head for a key 0, 1, 2 ... tokens back."""
-        behind_N = torch.arange(distances, device=self.t5.shared.weight.device)
-        return self.t5.decoder.first_attention.distance_bias(behind_N)
-
-    def _per_head(self, x: Tensor) -> Tensor:
-        """[B, ...] -> [B·H, ...], the same for every head."""
-        return x.repeat_interleave(self.heads, dim=0)
-
-
-def _attention(query: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
-    """softmax(q k + bias) v, without the usual scale: T5 folds it into its weights."""
-    scores = torch.baddbmm(bias, query, keys)
-    return torch.bmm(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)

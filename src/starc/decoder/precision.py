@@ -28,6 +28,8 @@ Model = TypeVar("Model", bound=nn.Module)
 
 INT8_ROWS = 64
 """Output rows are padded to multiples of this: the output layer takes half the time."""
+UNAVAILABLE = (AttributeError, RuntimeError, TypeError)
+"""A private operator that is missing, not for this processor, or changed."""
 PACKED_ROWS = 4
 """From so many rows on, a product with weights in the processor's own layout is faster."""
 
@@ -52,7 +54,16 @@ def convert(model: Model, precision: str) -> Model:
                 )
             part.to(torch.bfloat16)
         elif precision == "int8":
-            _quantise(part.float(), device)
+            if device.type != "cpu":
+                raise ConfigError(
+                    f"precision 'int8': for processors only (found {device}); use bfloat16"
+                )
+            # Both stacks and the output layer; what is embedded stays in float32.
+            for module in list(part.float().modules()):
+                for name, child in module.named_children():
+                    if isinstance(child, nn.Linear):
+                        setattr(module, name, Int8Linear.of(child.weight))
+            part.head = Int8Linear.of(part.shared.weight)
         else:
             part.float()
     return model
@@ -62,7 +73,7 @@ def has_bfloat16(device: torch.device) -> bool:
     """Whether `device` multiplies bfloat16 natively."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and _capable("avx512_bf16", "amx_bf16", "bf16")
+    return device.type == "cpu" and _has("avx512_bf16", "amx_bf16", "bf16")
 
 
 class Int8Linear(nn.Module):
@@ -82,7 +93,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("weight", weight_VD)
         self.register_buffer("scale_V", scale_V)
         self.product = (int8_product if has_int8_product() else plain_product)(weight_VD, scale_V)
-        self.level = 127 if _wide_sums() else 63
+        self.level = 127 if _has("avx512_vnni", "avx_vnni", "amx_int8") else 63
 
     @classmethod
     def of(cls, weight_VD: Tensor) -> Int8Linear:
@@ -132,25 +143,21 @@ def plain_product(weight_VD: Tensor, scale_V: Tensor) -> Int8Product:
 def has_int8_product() -> bool:
     """Whether this torch has the int8 kernel, and it multiplies."""
     bytes_ND = torch.tensor([[3, 60, 64], [100, 1, 127]], dtype=torch.uint8)
-    weight_VD = torch.tensor([[1, -2, 127], [-127, 5, 0]], dtype=torch.int8)
-    scale_V = torch.tensor([0.5, 2.0])
-    return _agree(
-        lambda: int8_product(weight_VD, scale_V)(bytes_ND, 64),
-        plain_product(weight_VD, scale_V)(bytes_ND, 64),
-    )
+    layer = torch.tensor([[1, -2, 127], [-127, 5, 0]], dtype=torch.int8), torch.tensor([0.5, 2.0])
+    plain_NV = plain_product(*layer)(bytes_ND, 64)
+    try:
+        return torch.allclose(int8_product(*layer)(bytes_ND, 64), plain_NV)
+    except UNAVAILABLE:
+        return False
 
 
 @cache
 def has_packed_linear() -> bool:
     """Whether this torch has the float32 product with weights in the processor's layout."""
     weight_VD, x_ND = torch.arange(12.0).view(3, 4), torch.arange(8.0).view(2, 4)
-    return _agree(lambda: packed_linear(weight_VD, len(x_ND))(x_ND), F.linear(x_ND, weight_VD))
-
-
-def _agree(private: Callable[[], Tensor], plain: Tensor) -> bool:
     try:
-        return torch.allclose(private(), plain)
-    except (AttributeError, RuntimeError, TypeError):  # missing, not for this processor, changed
+        return torch.allclose(packed_linear(weight_VD, len(x_ND))(x_ND), F.linear(x_ND, weight_VD))
+    except UNAVAILABLE:
         return False
 
 
@@ -179,22 +186,7 @@ def fused_linear(modules: Sequence[nn.Module], *, rows: int) -> Callable[[Tensor
     return partial(F.linear, weight=weight_VD)
 
 
-def _quantise(t5: T5, device: torch.device) -> None:
-    """The linear layers of both stacks and the output layer; what is embedded stays in float32."""
-    if device.type != "cpu":
-        raise ConfigError(f"precision 'int8': for processors only (found {device}); use bfloat16")
-    for module in list(t5.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.Linear):
-                setattr(module, name, Int8Linear.of(child.weight))
-    t5.head = Int8Linear.of(t5.shared.weight)
-
-
-def _wide_sums() -> bool:
-    return _capable("avx512_vnni", "avx_vnni", "amx_int8")
-
-
-def _capable(*names: str) -> bool:
-    """Whether the processor has one of these; no, where torch (2.6) does not tell."""
+def _has(*names: str) -> bool:
+    """Whether the processor has any of these abilities; no, where torch (2.6) does not tell."""
     tell: Callable[[], dict[str, object]] = getattr(torch.cpu, "get_capabilities", dict)
     return any(tell().get(name) for name in names)

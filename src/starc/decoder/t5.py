@@ -5,9 +5,9 @@ Out: encoded speech, the cross-entropy of a target, or decoder states. One table
 vocabularies and is the output layer: text ids, then time ids. Decoding one token at a time lives in
 incremental.py, searching in beam_search.py.
 
-The stacks below `T5` keep the parameter names of T5's checkpoints, so the published `t5_model.X` is
-our `X` (names in capitals are theirs). Pre-norm layers without biases, no scale in the attention,
-one table of relative positions per stack, held by its first layer:
+The stacks keep the parameter names of T5's checkpoints (those in capitals), so the published
+`t5_model.X` is our `X`. Pre-norm layers without biases, no scale in the attention, one table of
+relative positions per stack, held by its first layer:
 
     x + Attention(norm x)   [x + Attention(norm x, memory)]   x + W_o act(W_i norm x)
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -66,11 +66,20 @@ class T5(nn.Module):
         with little speech costs little beside a long one. A video without any real token is zero.
         """
         self._check_ids(speech_BL, "speech")
-        lengths = _last(speech_mask_BL)
-        order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        place_L = torch.arange(1, speech_BL.shape[1] + 1, device=speech_BL.device)
+        lengths: list[int] = []  # of each row up to its last real token
+        if speech_BL.numel():
+            lengths = (speech_mask_BL.bool() * place_L).amax(1).tolist()
+        groups: list[list[int]] = []
+        for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+            if not groups or lengths[row] < (1 - WASTE) * lengths[groups[-1][0]]:
+                groups.append([])
+            groups[-1].append(row)
         out_BLD = self.shared.weight.new_zeros((*speech_BL.shape, self.settings.width))
-        for rows, longest in _groups(order, lengths):
-            index = torch.tensor(rows, device=speech_BL.device)
+        for group in groups:
+            longest, index = lengths[group[0]], torch.tensor(group, device=speech_BL.device)
+            if not longest:
+                break
             mask_BL = speech_mask_BL[index, :longest].bool()
             states_BLD = self.encoder(self.shared(speech_BL[index, :longest]), mask_BL)
             states_BLD = states_BLD.masked_fill(~mask_BL[..., None], 0.0)
@@ -95,10 +104,9 @@ class T5(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """Scores of all V ids for scaled decoder states [..., D]."""
-        if self.head is not None:
-            scores: Tensor = self.head(states)
-            return scores
-        return F.linear(states, self.shared.weight)
+        if self.head is None:
+            return F.linear(states, self.shared.weight)
+        return self.head(states)  # type: ignore[no-any-return]
 
     def loss(
         self,
@@ -116,24 +124,24 @@ class T5(nn.Module):
         The logits [B, L, V] never exist: tokens go through the output layer in chunks, which are
         computed again in the backward pass.
         """
-        lengths = _last(target_mask_BL)
-        longest = max(lengths, default=0)
-        if not longest:
+        used = target_mask_BL.bool().any(0).nonzero()
+        if not len(used):
             raise ValueError("target: no real token in the batch; an empty target is [end id]")
+        longest = int(used[-1]) + 1
         target_BL, real_BL = target_BL[:, :longest], target_mask_BL[:, :longest].bool()
         states_ND = self.decode(memory_BMD, memory_mask_BM, target_BL)[real_BL]
         target_N = target_BL[real_BL]
+
+        def summed(states_ND: Tensor, target_N: Tensor) -> Tensor:
+            logits_NV = F.linear(states_ND, self.shared.weight).float()
+            return F.cross_entropy(
+                logits_NV, target_N, reduction="sum", label_smoothing=label_smoothing
+            )
+
         total = states_ND.new_zeros((), dtype=torch.float32)
         for first in range(0, len(target_N), LOSS_TOKENS):
             chunk = slice(first, first + LOSS_TOKENS)
-            total = total + checkpoint(
-                _summed_cross_entropy,
-                states_ND[chunk],
-                self.shared.weight,
-                target_N[chunk],
-                label_smoothing,
-                use_reentrant=False,
-            )
+            total += checkpoint(summed, states_ND[chunk], target_N[chunk], use_reentrant=False)
         return total / len(target_N)
 
     @torch.no_grad()
@@ -161,9 +169,7 @@ class T5(nn.Module):
             raise ValueError(f"memory of video {empty[0]} in the batch is empty: nothing to attend")
 
     def _check_ids(self, ids_BL: Tensor, name: str) -> None:
-        if ids_BL.numel() == 0:
-            return
-        low, high = (int(bound) for bound in ids_BL.aminmax())
+        low, high = (int(bound) for bound in ids_BL.aminmax()) if ids_BL.numel() else (0, 0)
         if low < 0 or high >= self.settings.vocabulary:
             raise ValueError(
                 f"{name} ids must lie in [0, {self.settings.vocabulary}), "
@@ -171,43 +177,18 @@ class T5(nn.Module):
             )
 
 
-def _summed_cross_entropy(
-    states_ND: Tensor, weight_VD: Tensor, target_N: Tensor, label_smoothing: float
-) -> Tensor:
-    logits_NV = F.linear(states_ND, weight_VD).float()
-    return F.cross_entropy(logits_NV, target_N, reduction="sum", label_smoothing=label_smoothing)
-
-
-def _last(mask_BL: Tensor) -> list[int]:
-    """Length of each row up to its last real token."""
-    position_L = torch.arange(1, mask_BL.shape[1] + 1, device=mask_BL.device)
-    lengths: list[int] = (mask_BL.bool() * position_L).amax(1).tolist() if mask_BL.numel() else []
-    return lengths
-
-
-def _groups(order: list[int], lengths: list[int]) -> list[tuple[list[int], int]]:
-    """Rows from long to short, cut where padding would exceed WASTE of a row; empty rows out."""
-    groups: list[tuple[list[int], int]] = []
-    for row in order:
-        if not lengths[row]:
-            break
-        if not groups or lengths[row] < (1 - WASTE) * groups[-1][1]:
-            groups.append(([], lengths[row]))
-        groups[-1][0].append(row)
-    return groups
-
-
 class Stack(nn.Module):
     """The encoder, or with `decoder` the decoder, whose tokens see the past and the memory."""
 
     def __init__(self, settings: T5Config, *, decoder: bool) -> None:
         super().__init__()
+        self.causal, self.reach = decoder, settings.relative_distance
         self.recompute = settings.recompute
         layers = settings.decoder_layers if decoder else settings.layers
-        self.block = nn.ModuleList(
+        self.block: Any = nn.ModuleList(
             Block(settings, decoder=decoder, first=n == 0) for n in range(layers)
         )
-        self.final_layer_norm = Norm(settings.width)
+        self.final_layer_norm = nn.RMSNorm(settings.width, EPSILON)
         self.dropout = nn.Dropout(settings.dropout)
 
     def forward(
@@ -218,7 +199,13 @@ class Stack(nn.Module):
         memory_mask_BM: Tensor | None = None,
     ) -> Tensor:
         """States of the tokens; False in a mask hides a token or a place of the memory."""
-        bias = self.positions(x_BLD.shape[1]).to(x_BLD.dtype)
+        length = x_BLD.shape[1]
+        place_L = torch.arange(length, device=x_BLD.device)
+        behind_LL = place_L[:, None] - place_L
+        bias_HN = self.distance_bias(torch.arange(1 - length, length, device=x_BLD.device))
+        bias = bias_HN[:, behind_LL + length - 1].to(x_BLD.dtype)[None]
+        if self.causal:
+            bias = bias.masked_fill(behind_LL < 0, float("-inf"))
         if mask_BL is not None:
             bias = bias.masked_fill(~mask_BL[:, None, None], float("-inf"))
         seen_B11M = None if memory_mask_BM is None else memory_mask_BM[:, None, None]
@@ -231,21 +218,27 @@ class Stack(nn.Module):
         states_BLD: Tensor = self.dropout(self.final_layer_norm(x_BLD))
         return states_BLD
 
-    @property
-    def first_attention(self) -> Attention:
-        """The attention that holds the table of positions."""
-        return cast(OwnAttention, cast(Block, self.block[0]).layer[0]).SelfAttention
+    def distance_bias(self, behind_N: Tensor) -> Tensor:
+        """Bias [H, N] of each head for keys so many tokens behind the query.
 
-    def positions(self, length: int) -> Tensor:
-        """Bias [1, H, L, L] of every pair of tokens; -inf where the decoder must not look."""
-        attention = self.first_attention
-        place_L = torch.arange(length, device=self.final_layer_norm.weight.device)
-        behind_LL = place_L[:, None] - place_L
-        bias_HN = attention.distance_bias(torch.arange(1 - length, length, device=place_L.device))
-        bias_HLL: Tensor = bias_HN[:, behind_LL + length - 1]
-        if attention.causal:
-            bias_HLL = bias_HLL.masked_fill(behind_LL < 0, float("-inf"))
-        return bias_HLL[None]
+        The nearest distances have a row of the table each, farther ones share rows on a logarithmic
+        scale up to `reach`, and all beyond it the last. The encoder looks both ways and has half of
+        the rows for each.
+        """
+        table: nn.Embedding = self.block[0].layer[0].SelfAttention.relative_attention_bias
+        if self.causal:
+            buckets = table.num_embeddings
+            first_N, away_N = torch.zeros_like(behind_N), behind_N.clamp(min=0)
+        else:
+            buckets = table.num_embeddings // 2
+            first_N, away_N = (behind_N < 0) * buckets, behind_N.abs()
+        single = buckets // 2
+        # In float32 and in this order: where the buckets end is part of the weights' meaning.
+        octave_N = (away_N.clamp(min=1).float() / single).log() / math.log(self.reach / single)
+        shared_N = single + (octave_N * (buckets - single)).long()
+        bucket_N = torch.where(away_N < single, away_N, shared_N.clamp(max=buckets - 1))
+        bias_NH: Tensor = table(first_N + bucket_N)
+        return bias_NH.T
 
 
 class Block(nn.Module):
@@ -253,93 +246,46 @@ class Block(nn.Module):
 
     def __init__(self, settings: T5Config, *, decoder: bool, first: bool) -> None:
         super().__init__()
-        steps: list[nn.Module] = [OwnAttention(settings, causal=decoder, positions=first)]
-        if decoder:
-            steps.append(MemoryAttention(settings))
-        self.layer = nn.ModuleList([*steps, FeedForward(settings)])
-
-    def forward(
-        self, x_BLD: Tensor, bias: Tensor, memory_BMD: Tensor | None, seen_B11M: Tensor | None
-    ) -> Tensor:
-        x_BLD = self.layer[0](x_BLD, bias)
-        if memory_BMD is not None:
-            x_BLD = self.layer[1](x_BLD, memory_BMD, seen_B11M)
-        out_BLD: Tensor = self.layer[-1](x_BLD)
-        return out_BLD
-
-
-class OwnAttention(nn.Module):
-    """x + Attention(norm x)."""
-
-    def __init__(self, settings: T5Config, *, causal: bool, positions: bool) -> None:
-        super().__init__()
-        self.SelfAttention = Attention(settings, causal=causal, positions=positions)
-        self.layer_norm = Norm(settings.width)
-        self.dropout = nn.Dropout(settings.dropout)
-
-    def forward(self, x_BLD: Tensor, bias: Tensor) -> Tensor:
-        normed_BLD = self.layer_norm(x_BLD)
-        out_BLD: Tensor = x_BLD + self.dropout(self.SelfAttention(normed_BLD, normed_BLD, bias))
-        return out_BLD
-
-
-class MemoryAttention(nn.Module):
-    """x + Attention(norm x, memory)."""
-
-    def __init__(self, settings: T5Config) -> None:
-        super().__init__()
-        self.EncDecAttention = Attention(settings, causal=False, positions=False)
-        self.layer_norm = Norm(settings.width)
-        self.dropout = nn.Dropout(settings.dropout)
-
-    def forward(self, x_BLD: Tensor, memory_BMD: Tensor, seen_B11M: Tensor | None) -> Tensor:
-        found_BLD = self.EncDecAttention(self.layer_norm(x_BLD), memory_BMD, seen_B11M)
-        out_BLD: Tensor = x_BLD + self.dropout(found_BLD)
-        return out_BLD
-
-
-class FeedForward(nn.Module):
-    """x + W_o act(W_i norm x)."""
-
-    def __init__(self, settings: T5Config) -> None:
-        super().__init__()
-        self.DenseReluDense = Dense(settings)
-        self.layer_norm = Norm(settings.width)
-        self.dropout = nn.Dropout(settings.dropout)
-
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        out_BLD: Tensor = x_BLD + self.dropout(self.DenseReluDense(self.layer_norm(x_BLD)))
-        return out_BLD
-
-
-class Dense(nn.Module):
-    """W_o act(W_i x)."""
-
-    def __init__(self, settings: T5Config) -> None:
-        super().__init__()
-        self.wi = _linear(settings.width, settings.feed_forward, settings.width**-0.5)
-        self.wo = _linear(settings.feed_forward, settings.width, settings.feed_forward**-0.5)
-        self.dropout = nn.Dropout(settings.dropout)
+        width, inner = settings.width, settings.feed_forward
         if settings.feed_forward_activation not in ACTIVATIONS:
             raise ConfigError(
                 f"t5.feed_forward_activation: {settings.feed_forward_activation!r} is not one of "
                 f"{', '.join(ACTIVATIONS)}"
             )
         self.act = ACTIVATIONS[settings.feed_forward_activation]
+        self.dropout = nn.Dropout(settings.dropout)
+        steps: dict[str, nn.Module] = {"SelfAttention": Attention(settings, positions=first)}
+        if decoder:
+            steps["EncDecAttention"] = Attention(settings, positions=False)
+        wi, wo = _linear(width, inner, width**-0.5), _linear(inner, width, inner**-0.5)
+        steps["DenseReluDense"] = nn.ModuleDict({"wi": wi, "wo": wo})
+        self.layer: Any = nn.ModuleList(
+            nn.ModuleDict({name: step, "layer_norm": nn.RMSNorm(width, EPSILON)})
+            for name, step in steps.items()
+        )
 
-    def forward(self, x_BLD: Tensor) -> Tensor:
-        out_BLD: Tensor = self.wo(self.dropout(self.act(self.wi(x_BLD))))
-        return out_BLD
+    def forward(
+        self, x_BLD: Tensor, bias: Tensor, memory_BMD: Tensor | None, seen_B11M: Tensor | None
+    ) -> Tensor:
+        own, feed = self.layer[0], self.layer[-1]
+        normed_BLD = own.layer_norm(x_BLD)
+        x_BLD = x_BLD + self.dropout(own.SelfAttention(normed_BLD, normed_BLD, bias))
+        if memory_BMD is not None:
+            cross = self.layer[1]
+            read_BLD = cross.EncDecAttention(cross.layer_norm(x_BLD), memory_BMD, seen_B11M)
+            x_BLD = x_BLD + self.dropout(read_BLD)
+        dense = feed.DenseReluDense
+        hidden_BLF = self.dropout(self.act(dense.wi(feed.layer_norm(x_BLD))))
+        return x_BLD + self.dropout(dense.wo(hidden_BLF))  # type: ignore[no-any-return]
 
 
 class Attention(nn.Module):
     """softmax(q k + bias) v over several heads; T5 folds the usual scale into its weights."""
 
-    def __init__(self, settings: T5Config, *, causal: bool, positions: bool) -> None:
+    def __init__(self, settings: T5Config, *, positions: bool) -> None:
         super().__init__()
         width, inner = settings.width, settings.heads * settings.head_width
-        self.heads, self.causal, self.reach = settings.heads, causal, settings.relative_distance
-        chosen = settings.attention_dropout
+        self.heads, chosen = settings.heads, settings.attention_dropout
         self.dropout = settings.dropout if chosen is None else chosen
         self.q = _linear(width, inner, (width * settings.head_width) ** -0.5)
         self.k, self.v = (_linear(width, inner, width**-0.5) for _ in range(2))
@@ -353,48 +299,11 @@ class Attention(nn.Module):
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.q(x_BLD), self.k(given_BMD), self.v(given_BMD))
         )
-        found_BHLd = F.scaled_dot_product_attention(
+        read_BHLd = F.scaled_dot_product_attention(
             query, key, value, bias, self.dropout if self.training else 0.0, scale=1.0
         )
-        out_BLD: Tensor = self.o(found_BHLd.transpose(1, 2).flatten(2))
+        out_BLD: Tensor = self.o(read_BHLd.transpose(1, 2).flatten(2))
         return out_BLD
-
-    def distance_bias(self, behind_N: Tensor) -> Tensor:
-        """Bias [H, N] of each head for keys so many tokens behind the query."""
-        bucket_N = _bucket(
-            behind_N, self.relative_attention_bias.num_embeddings, self.reach, past=self.causal
-        )
-        bias_NH: Tensor = self.relative_attention_bias(bucket_N)
-        return bias_NH.T
-
-
-class Norm(nn.Module):
-    """Root-mean-square norm."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, EPSILON)
-
-
-def _bucket(behind_N: Tensor, buckets: int, reach: int, *, past: bool) -> Tensor:
-    """The row of the position table for a distance.
-
-    The nearest distances have a row each, farther ones share rows on a logarithmic scale up to
-    `reach`, and all beyond it the last. Where both directions exist, each has half of the rows.
-    """
-    if past:
-        first_N, away_N = torch.zeros_like(behind_N), behind_N.clamp(min=0)
-    else:
-        buckets //= 2
-        first_N, away_N = (behind_N < 0) * buckets, behind_N.abs()
-    single = buckets // 2
-    # In float32 and in this order: where the buckets end is part of the weights' meaning.
-    octave_N = (away_N.clamp(min=1).float() / single).log() / math.log(reach / single)
-    shared_N = single + (octave_N * (buckets - single)).long()
-    return first_N + torch.where(away_N < single, away_N, shared_N.clamp(max=buckets - 1))
 
 
 def _linear(inputs: int, outputs: int, deviation: float) -> nn.Linear:

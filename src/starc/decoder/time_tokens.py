@@ -120,17 +120,38 @@ def to_events(
     probabilities an event has a confidence, the geometric mean of its tokens' probabilities.
     """
     _check_duration(duration)
+    wordless = {*vocabulary.wordless} - {vocabulary.unknown}
+    positions: list[list[int]] = []  # of each event: its start, its end, its words
+    times: list[int] = []
+    for at, token in enumerate(ids):
+        if not 0 <= token < vocabulary.size:
+            raise ValueError(f"ids must lie in [0, {vocabulary.size}), got {token}")
+        if token == vocabulary.end:
+            break
+        if token >= vocabulary.text_tokens:
+            times.append(at)
+        elif token not in wordless:
+            if len(times) >= 2:
+                positions.append(times[-2:])
+            if positions:
+                positions[-1].append(at)
+            times = []
     events: list[Event] = []
-    for positions in _event_positions(ids, vocabulary):
-        start, end = (vocabulary.seconds(ids[at], duration) for at in positions[:2])
-        caption = " ".join(decode([ids[at] for at in positions[2:]]).split())
+    for event in positions:
+        start, end = (vocabulary.seconds(ids[at], duration) for at in event[:2])
+        caption = " ".join(decode([ids[at] for at in event[2:]]).split())
         if end <= start or not caption:
             continue
         confidence = None
         if log_probabilities is not None:
-            logs = [log_probabilities[at] for at in positions]
+            logs = [log_probabilities[at] for at in event]
             confidence = math.exp(min(0.0, math.fsum(logs) / len(logs)))
-        repeated = any(_repeats(start, end, caption, event) for event in events)
+        repeated = any(
+            min(end, before.end) - max(start, before.start)
+            >= SAME_MOMENT * (max(end, before.end) - min(start, before.start))
+            and caption.casefold() == before.caption.casefold()
+            for before in events
+        )
         events.append(Event(start, end, caption, confidence, repeated))
     return events
 
@@ -181,7 +202,8 @@ def _ids(
     for start, end, text in spans:
         if not text.strip():
             continue
-        words = encode(_sentence_case(text))
+        text = text.strip().capitalize()
+        words = encode(text if text.endswith(".") else text + ".")
         if words and not 0 <= min(words) <= max(words) < vocabulary.text_tokens:
             raise ValueError(
                 f"text ids must lie in [0, {vocabulary.text_tokens}), got {min(words)} to "
@@ -192,39 +214,6 @@ def _ids(
         if limit is not None and len(ids) >= limit:
             break
     return [*(ids if limit is None else ids[: limit - 1]), vocabulary.end]
-
-
-def _sentence_case(text: str) -> str:
-    """First letter upper-case, the rest lower-case, a full stop at the end."""
-    text = text.strip().capitalize()
-    return text if text.endswith(".") else text + "."
-
-
-def _event_positions(ids: Sequence[int], vocabulary: Vocabulary) -> list[list[int]]:
-    """Where each event's ids stand: start, end, words."""
-    found: list[list[int]] = []
-    times: list[int] = []
-    wordless = {*vocabulary.wordless} - {vocabulary.unknown}
-    for at, token in enumerate(ids):
-        if not 0 <= token < vocabulary.size:
-            raise ValueError(f"ids must lie in [0, {vocabulary.size}), got {token}")
-        if token == vocabulary.end:
-            break
-        if token >= vocabulary.text_tokens:
-            times.append(at)
-        elif token not in wordless:
-            if len(times) >= 2:
-                found.append(times[-2:])
-            if found:
-                found[-1].append(at)
-            times = []
-    return found
-
-
-def _repeats(start: float, end: float, caption: str, event: Event) -> bool:
-    shared = min(end, event.end) - max(start, event.start)
-    union = max(end, event.end) - min(start, event.start)
-    return shared >= SAME_MOMENT * union and caption.casefold() == event.caption.casefold()
 
 
 def _parts(

@@ -21,16 +21,30 @@ from typing import IO, Any
 @contextmanager
 def replacing(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]]:
     """An open file that becomes `path` when the block ends without an error."""
-    with _part(Path(path)) as (handle, _), _open(handle, binary) as file:
+    encoding, newline = (None, None) if binary else ("utf-8", "")
+    with (
+        replacing_path(path) as part,
+        part.open("wb" if binary else "w", encoding=encoding, newline=newline) as file,
+    ):
         yield file
 
 
 @contextmanager
 def replacing_path(path: str | Path) -> Iterator[Path]:
     """An empty file that becomes `path`, for libraries that open files themselves."""
-    with _part(Path(path)) as (handle, part):
-        os.close(handle)
+    path = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    os.close(handle)
+    part = Path(name)
+    try:
         yield part
+        _flush(part)
+        part.chmod(0o666 & ~_umask())
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink()
+        raise
 
 
 @contextmanager
@@ -56,7 +70,7 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
 def recover(folder: str | Path) -> Path:
     """`folder`, brought back if a kill has left it aside while it was being replaced."""
     folder = Path(folder)
-    aside = _aside(folder)
+    aside = folder.with_name(f".{folder.name}.old")
     if not folder.exists() and aside.is_dir():
         with suppress(OSError):
             os.replace(aside, folder)
@@ -67,7 +81,7 @@ def _swap(fresh: Path, folder: Path) -> None:
     if not folder.exists():
         os.replace(fresh, folder)
         return
-    aside = _aside(folder)
+    aside = folder.with_name(f".{folder.name}.old")
     # Left by a kill after a swap: `folder` is there, so this is not the only copy.
     shutil.rmtree(aside, ignore_errors=True)
     os.replace(folder, aside)
@@ -79,34 +93,9 @@ def _swap(fresh: Path, folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _aside(folder: Path) -> Path:
-    return folder.parent / f".{folder.name}.old"
-
-
-@contextmanager
-def _part(path: Path) -> Iterator[tuple[int, Path]]:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    part = Path(name)
-    try:
-        yield handle, part
-        _flush(part)
-        part.chmod(0o666 & ~_umask())
-        os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
-
-
 def _flush(file: Path) -> None:
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
-
-
-def _open(handle: int, binary: bool) -> IO[Any]:
-    if binary:
-        return os.fdopen(handle, "wb")
-    return os.fdopen(handle, "w", encoding="utf-8", newline="")
 
 
 def _umask() -> int:

@@ -49,12 +49,14 @@ def windows(
 
     Damaged packets are left out; when reading ends early, what was heard so far is given.
     """
-    stream = _audio_stream(container, language)
-    if stream is None:
+    streams = [stream for stream in container.streams.audio if stream.codec_context]
+    best = container.streams.best("audio")
+    chosen = [s for s in streams if language and s.language == language]
+    if not (chosen := chosen or [s for s in streams if s == best]):
         return
     longest = round(seconds * RATE)
     start, held = 0.0, np.empty(0, np.float32)
-    for time, samples in _blocks(container, stream, Deadline(path, limits or MediaLimits())):
+    for time, samples in _blocks(container, chosen[0], Deadline(path, limits or MediaLimits())):
         if abs(time - start - len(held) / RATE) > GAP:
             if len(held):
                 yield Window(start, held)
@@ -66,15 +68,6 @@ def windows(
             start, held = start + cut / RATE, held[cut:]
     if len(held):
         yield Window(start, held)
-
-
-def _audio_stream(container: InputContainer, language: str | None) -> AudioStream | None:
-    streams = [stream for stream in container.streams.audio if stream.codec_context]
-    spoken = [stream for stream in streams if language and stream.language == language]
-    best = container.streams.best("audio")
-    if spoken:
-        return spoken[0]
-    return best if isinstance(best, AudioStream) and best in streams else None
 
 
 def _blocks(

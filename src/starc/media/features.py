@@ -46,14 +46,8 @@ PROVENANCE = "provenance.json"
 TORCH = (".pth", ".pt")
 HDF5 = (".h5", ".hdf5")
 BROKEN = (
-    OSError,
-    ValueError,
-    TypeError,
-    RuntimeError,
-    EOFError,
-    SafetensorError,
-    UnpicklingError,
-)
+    OSError, ValueError, TypeError, RuntimeError, EOFError, SafetensorError, UnpicklingError
+)  # fmt: skip
 
 
 class Stopped(Exception):
@@ -117,7 +111,7 @@ def extract(
             "size": str(encoder.size),
             "rule": RULE,
             "frames": "chosen" if choose else "all",
-            "starc": _version(),
+            "starc": importlib.metadata.version("starc"),
         },
     )
 
@@ -133,11 +127,11 @@ def verify(path: Path, video: Path, encoder: ImageEncoder, *, name: str | None =
         stored_TD, times_T = store[name], store.times(name)
         chosen = store.provenance.get("frames") == "chosen"
     indices = (times_T * FPS).floor().int().tolist()
-
-    def same(count: int) -> list[int]:
-        return [n for n in indices if n < count]
-
-    fresh = extract(video, encoder, choose=same if chosen else None)
+    fresh = extract(
+        video,
+        encoder,
+        choose=(lambda count: [n for n in indices if n < count]) if chosen else None,
+    )
     if stored_TD.shape != fresh.features_TD.shape:
         raise VideoError(
             f"{path}: features of {Path(video).name} are {list(stored_TD.shape)}, fresh ones "
@@ -360,11 +354,9 @@ def _open_folder(path: Path) -> FeatureStore:
 
 def _open_safetensors(path: Path) -> FeatureStore:
     file: Any = safe_open(path, framework="pt")
-    metadata = file.metadata() or {}
-    provenance = json.loads(metadata.get("provenance", "{}"))
-    return FeatureStore(
-        path, {key: key for key in sorted(file.keys())}, file.get_tensor, provenance
-    )
+    provenance = json.loads((file.metadata() or {}).get("provenance", "{}"))
+    names = {key: key for key in sorted(file.keys())}
+    return FeatureStore(path, names, file.get_tensor, provenance)
 
 
 def _open_pth(path: Path) -> FeatureStore:
@@ -447,10 +439,3 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("starc")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"

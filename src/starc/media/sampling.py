@@ -94,13 +94,6 @@ def on_ticks(shown: Iterable[Shown], rate: Fraction) -> Iterator[tuple[int, Show
         yield from ((tick, held) for tick in range(upcoming, end))
 
 
-def is_rewindable(stream: VideoStream) -> bool:
-    """Whether the first packet can be sought and decoded as in a file just opened."""
-    context = stream.codec_context
-    unused = not context.is_open or context.name in UNORDERED_CODECS
-    return unused and not SEEKABLE_FORMATS.isdisjoint(stream.container.format.name.split(","))
-
-
 def read(
     stream: VideoStream, packets: Callable[[], Iterable[Packet[VideoStream]]], origin: int
 ) -> Packets | None:
@@ -141,21 +134,13 @@ def schedule(packets: Packets, rate: Fraction, indices: Sequence[int] | None) ->
     chosen = list(on_ticks(pictures, rate))
     count = len(chosen)
     if indices is not None:
-        check_indices(indices, count)
+        if indices and not 0 <= indices[0] <= indices[-1] < count:
+            raise ValueError(f"indices must be among the {count} frames of the video")
         chosen = [chosen[index] for index in indices]
     # Position of each wanted picture among the packets, in decoding order.
     starts = np.array([shown.start for _, shown in chosen], dtype=np.int64)
     positions = order[np.searchsorted(start, starts)]
-    return Schedule(count, chosen, _runs(packets, positions))
-
-
-def check_indices(indices: Sequence[int], count: int) -> None:
-    if indices and not 0 <= indices[0] <= indices[-1] < count:
-        raise ValueError(f"indices must be among the {count} frames of the video")
-
-
-def _runs(packets: Packets, positions: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """The shortest runs from key frames that hold all positions; near ones are joined."""
+    # The shortest runs from key frames that hold all of them; near ones are joined.
     keys = np.flatnonzero(packets.key)
     runs: list[tuple[int, int]] = []
     for position in np.unique(positions).tolist():
@@ -168,4 +153,4 @@ def _runs(packets: Packets, positions: NDArray[np.int64]) -> list[tuple[int, int
             runs[-1] = runs[-1][0], max(runs[-1][1], position + 1)
         else:
             runs.append((first, position + 1))
-    return runs
+    return Schedule(count, chosen, runs)

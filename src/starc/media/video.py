@@ -17,7 +17,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -37,7 +37,6 @@ from starc.media.container import (
     MICROSECONDS,
     Deadline,
     MediaLimits,
-    check_pixels,
     ignore_other_streams,
     open_container,
     video_stream,
@@ -172,10 +171,9 @@ class Video:
             raise ValueError("indices must be ascending and without repetition")
         if size < 1:
             raise ValueError(f"size must be positive, got {size = }")
-        rate, packets = _exact(fps), self._packets
-        schedule: Schedule | None = None
-        if packets is not None:
-            schedule = sampling.schedule(packets, rate * self.time_base, indices)
+        rate, schedule = _exact(fps), None
+        if self._packets is not None:
+            schedule = sampling.schedule(self._packets, rate * self.time_base, indices)
 
         def chosen() -> Iterator[tuple[int, Shown]]:
             if schedule is not None and not self.careful:
@@ -214,7 +212,7 @@ class Video:
         if wanted and promised:
             log.warning("%s: %d frames at its end are damaged", self.path, len(wanted))
         elif wanted:
-            sampling.check_indices(indices, count)
+            raise ValueError(f"indices must be among the {count} frames of the video")
 
     def _scaled(
         self, chosen: Iterable[tuple[int, Shown]], fps: Fraction, size: int
@@ -237,7 +235,9 @@ class Video:
         if self._first is None:
             return self._demux()
         first = self._first
-        if sampling.is_rewindable(self.stream):
+        unused = not self.context.is_open or self.context.name in sampling.UNORDERED_CODECS
+        formats = self.container.format.name.split(",")
+        if unused and not sampling.SEEKABLE_FORMATS.isdisjoint(formats):
             try:
                 self.container.seek(first[0] or 0, stream=self.stream)
                 packets = self._demux()
@@ -274,8 +274,7 @@ class Video:
         """Timestamps of all packets; None where no schedule can be made of them."""
         packets = sampling.read(self.stream, self._from_start, self.origin)
         if packets is not None:
-            self._check_time(packets.end)
-            self._warn_if_short(packets.end)
+            self._check_end(packets.end, last=True)
         return packets
 
     def _stated_duration(self) -> float:
@@ -308,11 +307,11 @@ class Video:
         for frame in self._decoded():
             start = end if frame.pts is None else frame.pts - self.origin
             end, pictures = start + (frame.duration or usual), pictures + 1
-            self._check_time(end)
+            self._check_end(end)
             yield Shown(start, end, frame)
         if not pictures:
             raise VideoError(f"{self.path}: no picture can be decoded; is the file complete?")
-        self._warn_if_short(end)
+        self._check_end(end, last=True)
 
     def _decoded(self) -> Iterator[VideoFrame]:
         broken = in_a_row = 0
@@ -387,16 +386,12 @@ class Video:
                 break
         raise _Unexpected(f"no key frame at {float(start * self.time_base):.3f} s")
 
-    # Checks of both.
-
-    def _check_time(self, end: int) -> None:
-        seconds = float(end * self.time_base)
-        self.limits.check(self.path, "duration", seconds, f"{seconds:.0f} s are too long")
-
-    def _warn_if_short(self, end: int) -> None:
-        """Say so when pictures end well before the file says they do, as in a cut-off download."""
-        stated, shown = self._stated_duration(), float(end * self.time_base)
-        if stated - shown > max(2.0, 0.05 * stated):
+    def _check_end(self, end: int, *, last: bool = False) -> None:
+        """Refuse a video that is too long; say so when the last picture ends well before the file
+        says that it does, as in a download that was cut off."""
+        shown, stated = float(end * self.time_base), self._stated_duration()
+        self.limits.check(self.path, "duration", shown, f"{shown:.0f} s are too long")
+        if last and stated - shown > max(2.0, 0.05 * stated):
             log.warning("%s: pictures end at %.1f s of %.1f s; cut off?", self.path, shown, stated)
 
 
@@ -410,6 +405,7 @@ def _identity(packet: Packet[VideoStream]) -> tuple[int | None, ...]:
     return (packet.pts if packet.dts is None else packet.dts), packet.pts, packet.pos, packet.size
 
 
+@dataclass(slots=True)
 class Scaler:
     """Turns pictures into [size, size, 3] RGB: upright, scaled, cropped, converted.
 
@@ -418,10 +414,11 @@ class Scaler:
     program and a resampler of our own would give other bytes.
     """
 
-    def __init__(self, path: Path, size: int, limits: MediaLimits) -> None:
-        self.path, self.size, self.limits = path, size, limits
-        self.kind: tuple[object, ...] = ()
-        self.graph = Graph()
+    path: Path
+    size: int
+    limits: MediaLimits
+    kind: tuple[object, ...] = ()
+    graph: Graph = field(default_factory=Graph)
 
     def __call__(self, frame: VideoFrame) -> NDArray[np.uint8]:
         matrix = frame.side_data.get("DISPLAYMATRIX")
@@ -430,37 +427,35 @@ class Scaler:
             frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range, turns
         )  # fmt: skip
         if kind != self.kind:  # the pictures have changed, and with them the filters
-            check_pixels(self.path, frame, self.limits)
-            self.kind, self.graph = kind, self._build(frame, turns)
+            width, height = frame.width, frame.height
+            what = f"picture too large ({width} x {height})"
+            self.limits.check(self.path, "pixels", width * height, what)
+            source = f"video_size={width}x{height}:pix_fmt={frame.format.name}:time_base=1/1"
+            source += f":colorspace={int(frame.colorspace)}"
+            if frame.color_range in COLOR_RANGES:
+                source += f":range={COLOR_RANGES[frame.color_range]}"
+            if any(name == "transpose" for name, _ in turns):
+                width, height = height, width
+            short = min(width, height)
+            # Truncated, not rounded: the published extractor computes int(width * size / height).
+            width, height = width * self.size // short, height * self.size // short
+            left, top = (width - self.size) // 2, (height - self.size) // 2
+            self.kind, self.graph = kind, Graph()
+            self.graph.threads = 1
+            filters = [
+                ("buffer", source),
+                *turns,
+                ("scale", f"{width}:{height}:flags=bicubic"),
+                ("format", "rgb24"),
+                ("crop", f"{self.size}:{self.size}:{left}:{top}"),
+                ("buffersink", None),
+            ]
+            nodes = [self.graph.add(name, arguments) for name, arguments in filters]
+            self.graph.link_nodes(*nodes).configure()
         frame.pts, frame.time_base = 0, Fraction(1, 1)
         self.graph.vpush(frame)
         rgb_HWC: NDArray[np.uint8] = self.graph.vpull().to_ndarray()  # type: ignore[assignment]
         return rgb_HWC
-
-    def _build(self, frame: VideoFrame, turns: list[tuple[str, str]]) -> Graph:
-        width, height = frame.width, frame.height
-        source = f"video_size={width}x{height}:pix_fmt={frame.format.name}:time_base=1/1"
-        source += f":colorspace={int(frame.colorspace)}"
-        if frame.color_range in COLOR_RANGES:
-            source += f":range={COLOR_RANGES[frame.color_range]}"
-        if any(name == "transpose" for name, _ in turns):
-            width, height = height, width
-        short = min(width, height)
-        # Truncated, not rounded: the published extractor computes int(width * size / height).
-        width, height = width * self.size // short, height * self.size // short
-        left, top = (width - self.size) // 2, (height - self.size) // 2
-        graph = Graph()
-        graph.threads = 1
-        nodes = [
-            graph.add("buffer", source),
-            *(graph.add(name, arguments) for name, arguments in turns),
-            graph.add("scale", f"{width}:{height}:flags=bicubic"),
-            graph.add("format", "rgb24"),
-            graph.add("crop", f"{self.size}:{self.size}:{left}:{top}"),
-            graph.add("buffersink"),
-        ]
-        graph.link_nodes(*nodes).configure()
-        return graph
 
 
 def upright(matrix: bytes) -> list[tuple[str, str]]:

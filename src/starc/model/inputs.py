@@ -119,9 +119,12 @@ class Collator:
             longest = max(len(clip_TD) for clip_TD in clips)
         mask_BT = torch.tensor([[t < len(clip_TD) for t in range(longest)] for clip_TD in clips])
         speech = [self.speech(example) for example in examples]
+        clip_BTD = torch.zeros(len(clips), longest, clips[0].shape[1])
+        for row_TD, clip_TD in zip(clip_BTD, clips, strict=True):
+            row_TD[: len(clip_TD)] = clip_TD
         batch = Batch(
             ids=tuple(example.id for example in examples),
-            clip_BTD=_padded(clips, longest),
+            clip_BTD=clip_BTD,
             frame_mask_BT=mask_BT,
             speech_BL=_padded_ids(speech),
             speech_mask_BL=_padded_ids([[1] * len(ids) for ids in speech]).bool(),
@@ -132,16 +135,25 @@ class Collator:
             time_tokens.denoising_pair(
                 ids,
                 vocabulary=self.vocabulary,
-                generator=self._generator(example.id, epoch),
+                generator=np.random.default_rng(
+                    [self.seed, epoch, zlib.crc32(example.id.encode())]
+                ),
                 density=self.config.loss.corruption,
                 span=self.config.loss.corrupted_span,
             )
             for example, ids in zip(examples, speech, strict=True)
         ]
+        aligned = self.config.saliency is None or self.config.saliency.align_labels
+        salient_BT = torch.zeros(len(examples), longest, dtype=torch.bool)
+        for row_T, example, clip_TD in zip(salient_BT, examples, clips, strict=True):
+            frames = len(clip_TD) if aligned else longest
+            row_T[:frames] = saliency.labels(
+                example.events, duration=example.duration, frames=frames
+            )
         return dataclasses.replace(
             batch,
             target_BL=_padded_ids([self.target(example) for example in examples]),
-            salient_BT=self._salient(examples, clips, longest),
+            salient_BT=salient_BT,
             denoising_speech_BL=_padded_ids([given for given, _ in pairs]),
             denoising_target_BL=_padded_ids([target for _, target in pairs]),
         )
@@ -152,7 +164,7 @@ class Collator:
             example.sentences,
             duration=example.duration,
             vocabulary=self.vocabulary,
-            encode=self._encode,
+            encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False).ids,
             limit=self.config.inputs.speech_tokens,
         )
 
@@ -162,7 +174,7 @@ class Collator:
             example.events,
             duration=example.duration,
             vocabulary=self.vocabulary,
-            encode=self._encode,
+            encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False).ids,
             limit=self.config.decoding.max_tokens,
         )
 
@@ -172,20 +184,9 @@ class Collator:
             decoded.ids,
             duration=duration,
             vocabulary=self.vocabulary,
-            decode=self._decode,
+            decode=lambda ids: self.tokenizer.decode(list(ids), skip_special_tokens=True),
             log_probabilities=decoded.log_probabilities,
         )
-
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text
-
-    def _generator(self, video: str, epoch: int) -> np.random.Generator:
-        return np.random.default_rng([self.seed, epoch, zlib.crc32(video.encode())])
 
     def _clip(self, example: Example) -> Tensor:
         clip_TD, width = example.clip_TD, self.config.temporal.features
@@ -197,23 +198,6 @@ class Collator:
         if not len(clip_TD):
             raise VideoError(f"{example.id}: no frames; is the video empty or its feature file?")
         return clip_TD[spread(len(clip_TD), self.config.inputs.frames)].float()
-
-    def _salient(
-        self, examples: Sequence[Example], clips: Sequence[Tensor], longest: int
-    ) -> Tensor:
-        aligned = self.config.saliency is None or self.config.saliency.align_labels
-        rows = torch.zeros(len(examples), longest, dtype=torch.bool)
-        for row, example, clip_TD in zip(rows, examples, clips, strict=True):
-            frames = len(clip_TD) if aligned else longest
-            row[:frames] = saliency.labels(example.events, duration=example.duration, frames=frames)
-        return rows
-
-
-def _padded(clips: Sequence[Tensor], longest: int) -> Tensor:
-    out_BTD = torch.zeros(len(clips), longest, clips[0].shape[1])
-    for row_TD, clip_TD in zip(out_BTD, clips, strict=True):
-        row_TD[: len(clip_TD)] = clip_TD
-    return out_BTD
 
 
 def _padded_ids(rows: Sequence[Sequence[int]]) -> Tensor:

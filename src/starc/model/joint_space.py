@@ -87,8 +87,7 @@ class JointSpace:
         clip_TD = self.encode_speech(times, sentences)
         if image_TI is not None:
             clip_TD = clip_TD + self.encode_images(image_TI)
-        scale: float = self.width**0.5
-        return clip_TD * scale
+        return clip_TD * float(self.width**0.5)
 
     def encode_images(self, image_TI: Tensor) -> Tensor:
         """Unit vectors of images."""

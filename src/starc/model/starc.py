@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -127,8 +127,16 @@ class STaRC(nn.Module):
             "denoising": None,
             "saliency": self.saliency_loss(encoded.video, batch),
             "repeated_saliency": None,
-            "anchors": self.anchor_loss(encoded.video, batch),
+            "anchors": None,
         }
+        if self.anchor_KD is not None and encoded.video.plan is not None and config.anchor_weight:
+            losses["anchors"] = transport.anchor_loss(
+                batch.clip_BTD,
+                self.anchor_KD,
+                encoded.video.plan,
+                encoded.video.mask_BT,
+                temperature=config.anchor_temperature,
+            )
         if config.denoising_weight:
             video = encoded.video
             if config.denoising_video == "refined":
@@ -188,18 +196,16 @@ class STaRC(nn.Module):
             )
         if self.feature_projection is not None:
             clip_BTD = self.feature_projection(clip_BTD)
-        x_BTD: Tensor = self.temporal(clip_BTD, self.attended(batch))
+        attended_BT = batch.frame_mask_BT if self.config.mask_padding else None
+        x_BTD: Tensor = self.temporal(clip_BTD, attended_BT)
         return x_BTD if self.video_projection is None else self.video_projection(x_BTD)
-
-    def attended(self, batch: Batch) -> Tensor | None:
-        """The frame mask, or None where padding counts as video (`mask_padding`)."""
-        return batch.frame_mask_BT if self.config.mask_padding else None
 
     def encode_video(
         self, x_BTD: Tensor, batch: Batch, store: Datastore | None, *, inference: bool = False
     ) -> VideoEncoding:
         """Refine, score, segment and retrieve: X in, all memory tokens but the speech out."""
-        attended_BT = self.attended(batch)
+        # Without `mask_padding`, padding counts as video.
+        attended_BT = batch.frame_mask_BT if self.config.mask_padding else None
         mask_BT = torch.ones_like(batch.frame_mask_BT) if attended_BT is None else attended_BT
         refined_BTD = x_BTD if self.swsa is None else self.swsa(x_BTD, attended_BT)
         plain = not inference or self.config.decoder_video == "plain"
@@ -276,8 +282,16 @@ class STaRC(nn.Module):
             query_BSD, real_BS = segments.pool(clip_BTD, weight_BT, ranked)
             own = self.config.retrieval.exclude_own and not inference
             mean_BSD, rows = self.search(query_BSD, real_BS, store, batch.ids if own else None)
-        remaining = iter(rows)
-        cut = [with_captions(video, remaining, store) for video in cut]
+        retrieved = iter(
+            tuple(Retrieved(store.captions[n], score) for n, score in zip(*row, strict=True))
+            for row in rows
+        )
+        for number, best in enumerate(ranked):
+            of_segment = {segment.first: next(retrieved) for segment in best}
+            cut[number] = [
+                dataclasses.replace(segment, captions=of_segment.get(segment.first, ()))
+                for segment in cut[number]
+            ]
         if not self.config.retrieval.mask_missing:
             real_BS = torch.ones_like(real_BS)
         mean_BSD = mean_BSD.to(self.retrieved_projection.weight.dtype)
@@ -322,11 +336,12 @@ class STaRC(nn.Module):
             hits = store.search(group_SD, k=self.config.retrieval.captions, exclude=name)
             index_SR = hits.index_SR
             if not self.config.mask_padding:
-                index_SR = torch.where(
-                    group_SD.any(1, keepdim=True).to(index_SR.device),
-                    index_SR,
-                    first_of_equals(index_SR, len(store)),
-                )
+                # A segment of nothing but padding has a query of zeros, equally near to every
+                # caption: it gets what torch.topk names first among equals, as published.
+                equal_N = torch.zeros(len(store), device=index_SR.device)
+                first_R = equal_N.topk(index_SR.shape[1]).indices
+                real_S1 = group_SD.any(1, keepdim=True).to(index_SR.device)
+                index_SR = torch.where(real_S1, index_SR, first_R)
             mean_SD.append(store.embedding_ND[index_SR].mean(1).to(query_SD))
             rows += zip(index_SR.tolist(), hits.score_SR.tolist(), strict=True)
         mean_BSD = torch.zeros_like(query_BSD)
@@ -369,42 +384,3 @@ class STaRC(nn.Module):
             video.mask_BT,
             temperature=self.config.saliency.temperature,
         )
-
-    def anchor_loss(self, video: VideoEncoding, batch: Batch) -> Tensor | None:
-        """The loss that moves the anchors; None where they are fixed or absent."""
-        if self.anchor_KD is None or video.plan is None or not self.config.loss.anchor_weight:
-            return None
-        return transport.anchor_loss(
-            batch.clip_BTD,
-            self.anchor_KD,
-            video.plan,
-            video.mask_BT,
-            temperature=self.config.loss.anchor_temperature,
-        )
-
-
-def with_captions(
-    video: Sequence[Segment], rows: Iterator[Neighbours], store: Datastore
-) -> list[Segment]:
-    """The segments of a video with the captions retrieved for its kept ones.
-
-    `rows` holds indices and similarities of the kept segments of this and later videos, best
-    segment of a video first.
-    """
-    captions = {}
-    for segment in segments.ranked(video):
-        index_R, score_R = next(rows)
-        captions[segment.first] = tuple(
-            Retrieved(store.captions[index], score)
-            for index, score in zip(index_R, score_R, strict=True)
-        )
-    return [dataclasses.replace(it, captions=captions.get(it.first, ())) for it in video]
-
-
-def first_of_equals(index_SR: Tensor, captions: int) -> Tensor:
-    """What torch.topk names first among equal scores, as the published code lets it choose.
-
-    A segment of nothing but padding has a query of zeros, equally near to every caption.
-    """
-    equal_N = torch.zeros(captions, device=index_SR.device)
-    return equal_N.topk(index_SR.shape[1]).indices.expand_as(index_SR)

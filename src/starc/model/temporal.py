@@ -15,52 +15,41 @@ from torch.utils.checkpoint import checkpoint
 from starc.config import TemporalConfig
 
 
-class SelfAttention(nn.Module):
-    """Multi-head attention among the frames of a video, with one matrix for query, key, value."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads = heads
-        self.dropout = dropout
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x_BTD: Tensor, mask_B11T: Tensor | None) -> Tensor:
-        """Attend to the frames that are real."""
-        videos, frames, width = x_BTD.shape
-        qkv_BT3HD = self.qkv(x_BTD).reshape(videos, frames, 3, self.heads, -1)
-        query_BHTD, key_BHTD, value_BHTD = qkv_BT3HD.permute(2, 0, 3, 1, 4).unbind(0)
-        out_BHTD = F.scaled_dot_product_attention(
-            query_BHTD,
-            key_BHTD,
-            value_BHTD,
-            attn_mask=mask_B11T,
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        return self.out(out_BHTD.transpose(1, 2).reshape(videos, frames, width))  # type: ignore[no-any-return]
-
-
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+    """x + attention(norm(x)), then x + feed-forward(norm(x)).
+
+    Attention has several heads and one matrix for query, key and value.
+    """
 
     def __init__(self, width: int, config: TemporalConfig) -> None:
         super().__init__()
+        self.heads = config.heads
         self.attention_norm = nn.LayerNorm(width, eps=1e-5)
-        self.attention = SelfAttention(width, config.heads, config.dropout)
+        qkv, out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.attention = nn.ModuleDict({"qkv": qkv, "out": out})
         self.feed_forward_norm = nn.LayerNorm(width, eps=1e-5)
         self.feed_forward_in = nn.Linear(width, config.feed_forward)
         self.feed_forward_out = nn.Linear(config.feed_forward, width)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x_BTD: Tensor, mask_B11T: Tensor | None) -> Tensor:
-        """One layer of the encoder."""
-        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), mask_B11T))
+        """One layer of the encoder; frames attend to those that are real."""
+        videos, frames, width = x_BTD.shape
+        qkv_BTE = self.attention["qkv"](self.attention_norm(x_BTD))
+        qkv_BT3HD = qkv_BTE.reshape(videos, frames, 3, self.heads, -1)
+        query_BHTD, key_BHTD, value_BHTD = qkv_BT3HD.permute(2, 0, 3, 1, 4).unbind(0)
+        dropout = self.dropout.p if self.training else 0.0
+        read_BHTD = F.scaled_dot_product_attention(
+            query_BHTD, key_BHTD, value_BHTD, attn_mask=mask_B11T, dropout_p=dropout
+        )
+        read_BTD = read_BHTD.transpose(1, 2).reshape(videos, frames, width)
+        x_BTD = x_BTD + self.dropout(self.attention["out"](read_BTD))
         hidden_BTD = self.dropout(F.gelu(self.feed_forward_in(self.feed_forward_norm(x_BTD))))
         return x_BTD + self.dropout(self.feed_forward_out(hidden_BTD))  # type: ignore[no-any-return]
 
 
 class TemporalEncoder(nn.Module):
-    """FrameRange, blocks, and a last LayerNorm."""
+    """Positions, blocks, and a last LayerNorm."""
 
     def __init__(self, width: int, config: TemporalConfig, *, recompute: bool = False) -> None:
         super().__init__()
@@ -69,10 +58,6 @@ class TemporalEncoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(width, config) for _ in range(config.depth))
         self.norm = nn.LayerNorm(width, eps=1e-5)
-        self.reset()
-
-    def reset(self) -> None:
-        """Start values: positions truncated normal, matrices Xavier uniform, biases nearly zero."""
         nn.init.trunc_normal_(self.position_1TD, std=0.02)
         for module in self.modules():
             if isinstance(module, nn.Linear):

@@ -70,10 +70,7 @@ def frame_anchor_cost(
     anchor_KD: Tensor,
     prior_BT: Tensor,
     mask_BT: Tensor,
-    *,
-    saliency_bias: float,
-    centre: bool,
-    temporal_prior: float,
+    options: TransportConfig,
 ) -> Tensor:
     """Saliency-aware Kantorovich cost (Eq. cost-matrix).
 
@@ -83,14 +80,14 @@ def frame_anchor_cost(
     """
     similarity_BTK = F.normalize(clip_BTD, dim=-1) @ F.normalize(anchor_KD, dim=-1).T
     length_B1 = mask_BT.sum(1, keepdim=True)
-    if centre:
+    if options.centre:
         prior_BT = prior_BT - (prior_BT * mask_BT).sum(1, keepdim=True) / length_B1
-    cost_BTK = 1 - similarity_BTK - saliency_bias * prior_BT[..., None]
-    if temporal_prior:
+    cost_BTK = 1 - similarity_BTK - options.saliency_bias * prior_BT[..., None]
+    if options.temporal_prior:
         _, frames, anchors = cost_BTK.shape
         time_BT = torch.arange(frames, device=mask_BT.device) / length_B1
         order_K = torch.arange(anchors, device=mask_BT.device) / anchors
-        cost_BTK = cost_BTK + temporal_prior * (time_BT[..., None] - order_K).abs()
+        cost_BTK = cost_BTK + options.temporal_prior * (time_BT[..., None] - order_K).abs()
     return cost_BTK
 
 
@@ -105,15 +102,7 @@ def pose(
     inference: bool,
 ) -> Problem:
     """The problem of SGSR: cost, frame marginal p_s (normalised), anchor marginal 1/K."""
-    cost_BTK = frame_anchor_cost(
-        clip_BTD,
-        anchor_KD,
-        prior_BT,
-        mask_BT,
-        saliency_bias=options.saliency_bias,
-        centre=options.centre,
-        temporal_prior=options.temporal_prior,
-    )
+    cost_BTK = frame_anchor_cost(clip_BTD, anchor_KD, prior_BT, mask_BT, options)
     frame_mass_BT = prior_BT.clamp(min=1e-6) * mask_BT
     videos, _, anchors = cost_BTK.shape
     return Problem(
@@ -149,9 +138,7 @@ def solve(problem: Problem, options: TransportConfig) -> Plan:
             continue
         gradient_BKT = gradient(problem, options, cost_BKT, mass_BKT, near_BTT)
         if step_B11 is None:
-            step_B11 = first_step(gradient_BKT, problem.mask_BT)
-            if options.bounded_step:
-                step_B11 = step_B11.clamp(max=longest_step(problem.entropy, options))
+            step_B11 = first_step(problem, options, gradient_BKT)
         mass_BKT.mul_(gradient_BKT.mul_(-step_B11).clamp_(max=LARGEST_EXPONENT).exp_())
         if options.anchor_marginal == "balanced":
             mass_BKT.mul_(anchor_BK1 / mass_BKT.sum(2, keepdim=True))
@@ -198,18 +185,21 @@ def gradient(
     return gradient_BKT.mul_(problem.mask_BT[:, None])
 
 
-def first_step(gradient_BKT: Tensor, mask_BT: Tensor) -> Tensor:
-    """4 / max G over a video's frames; where no entry is positive, over the largest size."""
-    largest_B11 = gradient_BKT.masked_fill(~mask_BT[:, None], -torch.inf).amax((1, 2), keepdim=True)
+def first_step(problem: Problem, options: TransportConfig, gradient_BKT: Tensor) -> Tensor:
+    """4 / max G over a video's frames; where no entry is positive, over the largest size.
+
+    `bounded_step` caps it at 1 / (ε + γ + γ_a) of the relaxed sides: past that a step overshoots
+    its own penalties.
+    """
+    real_BKT = gradient_BKT.masked_fill(~problem.mask_BT[:, None], -torch.inf)
+    largest_B11 = real_BKT.amax((1, 2), keepdim=True)
     size_B11 = gradient_BKT.abs().amax((1, 2), keepdim=True).clamp(min=TINY)
-    return 4 / torch.where(largest_B11 > 0, largest_B11, size_B11)
-
-
-def longest_step(entropy: float, options: TransportConfig) -> float:
-    """1 / (ε + γ + γ_a) of the relaxed sides: past it a step overshoots its own penalties."""
+    step_B11 = 4 / torch.where(largest_B11 > 0, largest_B11, size_B11)
+    if not options.bounded_step:
+        return step_B11
     frames = options.frame_penalty if options.frames == "relaxed" else 0.0
     anchors = options.anchor_penalty if options.anchor_marginal == "relaxed" else 0.0
-    return 1 / (entropy + frames + anchors)
+    return step_B11.clamp(max=1 / (problem.entropy + frames + anchors))
 
 
 def sinkhorn(problem: Problem, cost_BKT: Tensor, *, steps: int) -> Tensor:
