@@ -128,9 +128,7 @@ def verify(path: Path, video: Path, encoder: ImageEncoder, *, name: str | None =
         chosen = store.provenance.get("frames") == "chosen"
     indices = (times_T * FPS).floor().int().tolist()
     fresh = extract(
-        video,
-        encoder,
-        choose=(lambda count: [n for n in indices if n < count]) if chosen else None,
+        video, encoder, choose=(lambda count: [n for n in indices if n < count]) if chosen else None
     )
     if stored_TD.shape != fresh.features_TD.shape:
         raise VideoError(

@@ -44,11 +44,7 @@ BLOCK_NAMES = (
     (".mlp.fc2.", ".feed_forward_out."),
 )
 """Inside a block of the temporal encoder: published, ours."""
-ALIASES = (
-    "t5.encoder.embed_tokens.weight",
-    "t5.decoder.embed_tokens.weight",
-    "t5.lm_head.weight",
-)
+ALIASES = ("t5.encoder.embed_tokens.weight", "t5.decoder.embed_tokens.weight", "t5.lm_head.weight")
 """Other names of t5.shared.weight in published files."""
 
 

@@ -314,11 +314,7 @@ class STaRC(nn.Module):
         return cut, plan
 
     def search(
-        self,
-        query_BSD: Tensor,
-        real_BS: Tensor,
-        store: Datastore,
-        own: Sequence[str] | None,
+        self, query_BSD: Tensor, real_BS: Tensor, store: Datastore, own: Sequence[str] | None
     ) -> tuple[Tensor, list[Neighbours]]:
         """Mean of the p unit embeddings nearest to each query, and who they are, row by row.
 

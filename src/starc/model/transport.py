@@ -66,11 +66,7 @@ class Plan:
 
 
 def frame_anchor_cost(
-    clip_BTD: Tensor,
-    anchor_KD: Tensor,
-    prior_BT: Tensor,
-    mask_BT: Tensor,
-    options: TransportConfig,
+    clip_BTD: Tensor, anchor_KD: Tensor, prior_BT: Tensor, mask_BT: Tensor, options: TransportConfig
 ) -> Tensor:
     """Saliency-aware Kantorovich cost (Eq. cost-matrix).
 
