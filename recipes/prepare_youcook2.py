@@ -152,7 +152,7 @@ def write_features(
             clip_TD = clip_TD + pictured(annotated, target, images, real, video, rng)
         train[video] = clip_TD * joint.width**0.5
     for video, annotated in corpus.validation.items():
-        clip_TD = joint.said(seconds(annotated), speech.get(video, ()))
+        clip_TD = joint.encode_speech(seconds(annotated), speech.get(video, ()))
         heard[video] = clip_TD * joint.width**0.5
         shown_TD = actions(joint, evidence.get(video, ()), len(clip_TD))
         acted[video] = (clip_TD + shown_TD) * joint.width**0.5

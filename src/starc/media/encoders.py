@@ -163,7 +163,8 @@ class ClipTextEncoder(_Clip):
         from transformers import AutoTokenizer
 
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(self.name)
+            away = not Path(self.name).is_dir() and hub_is_away()
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(self.name, local_files_only=away)
         except UNLOADABLE as error:
             raise _unloadable(self.name, error) from error
 
@@ -230,16 +231,6 @@ def hub_is_away() -> bool:
     asking.start()
     asking.join(HUB_SECONDS)
     return not answered.is_set()
-
-
-def _load_tokenizer(source: str) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        away = not Path(source).is_dir() and hub_is_away()
-        return AutoTokenizer.from_pretrained(source, local_files_only=away)
-    except UNLOADABLE as error:
-        raise _unloadable(source, error) from error
 
 
 def _unloadable(source: str, error: Exception) -> CheckpointError:

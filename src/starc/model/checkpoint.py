@@ -144,8 +144,6 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
         raise CheckpointError(f"{folder}: no {missing}; is this a model folder?") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder / WEIGHTS}: unreadable ({error}); copy it again") from None
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     model = STaRC(config)
     _require_same(str(folder / WEIGHTS), model.state_dict(), state)
     model.load_state_dict(state)
@@ -158,7 +156,7 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
         joint = JointSpace.load(folder / JOINT, tokenizer)
     store = open_datastore(store_folder) if store_folder.is_dir() else None
     return Loaded(
-        model=model.to(device).eval(),
+        model=model.to(_device(device)).eval(),
         tokenizer=tokenizer,
         store=store,
         folder=folder,
