@@ -228,7 +228,9 @@ def test_engines_of_the_command_line() -> None:
     assert parse_engine("whisper:small") == ("whisper", "small")
     assert parse_engine("whisper:/models/a:b") == ("whisper", "/models/a:b")
     for text in ("ears", "whisper:", "moonshine:tiny", "auto:small", ""):
-        with pytest.raises(ConfigError, match=f"--speech {text}: no such engine; .*whisper:MODEL"):
+        with pytest.raises(
+            ConfigError, match=f"--speech {text}: neither a file nor one of .*whisper:MODEL"
+        ):
             parse_engine(text)
 
 

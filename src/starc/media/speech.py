@@ -71,7 +71,7 @@ def parse_engine(text: str) -> tuple[Engine, str | None]:
         if engine == known and bool(model) == bool(colon) and (not model or known == "whisper"):
             return known, model or None
     names = ", ".join(get_args(Engine))
-    raise ConfigError(f"--speech {text}: no such engine; name a file, {names} or whisper:MODEL")
+    raise ConfigError(f"--speech {text}: neither a file nor one of {names}, whisper:MODEL")
 
 
 def transcribe(
