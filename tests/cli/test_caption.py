@@ -318,7 +318,7 @@ def test_speech_is_an_engine_or_a_file(tmp_path: Path) -> None:
     }
     assert options("whisper:small")["whisper_model"] == "small"
     assert options(str(tmp_path / "a.srt")) == {"transcript": tmp_path / "a.srt"}
-    with pytest.raises(ConfigError, match="no such engine; name a file, auto"):
+    with pytest.raises(ConfigError, match="neither a file nor one of auto"):
         options("wisper")
 
 

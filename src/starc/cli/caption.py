@@ -202,7 +202,7 @@ def caption_file(
         check_target(out, overwrite=output.overwrite)
     with bar("{task.description}", "{task.fields[unit]}") as progress:
         progress.live.transient = True
-        task = progress.add_task("", total=None, unit="")
+        task = progress.add_task("loading", total=None, unit="")
 
         def on_progress(stage: str, done: float, total: float) -> None:
             unit = UNITS.get(stage, "")

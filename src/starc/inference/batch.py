@@ -111,14 +111,17 @@ class Written(NamedTuple):
 def doubts(captioned: Captioned) -> tuple[str, ...]:
     """What a reader should know before believing the captions."""
     known = [event.confidence for event in captioned.events if event.confidence is not None]
+    lines = []
+    if captioned.provenance.get("frames", "").startswith("none"):
+        lines.append("no pictures: the captions are made of the speech alone")
     if not captioned.events:
-        return ("no event was found",)
-    if known and statistics.median(known) < UNSURE:
-        return (
+        lines.append("no event was found")
+    elif known and statistics.median(known) < UNSURE:
+        lines.append(
             f"low confidence ({statistics.median(known):.0%}): take the captions for guesses; does "
-            "the model know such videos?",
+            "the model know such videos?"
         )
-    return ()
+    return tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)

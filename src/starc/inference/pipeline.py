@@ -283,6 +283,7 @@ class Captioner:
         on_progress("watching", 0.0, 0.0)
         try:
             features = self.read_frames(video, ended, on_progress)
+            on_progress("listening", min(heard[0], features.duration), features.duration)
             while not wait([transcript], POLL).done:
                 on_progress("listening", min(heard[0], features.duration), features.duration)
         except BaseException:
