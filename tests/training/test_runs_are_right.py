@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models
+from typer.testing import CliRunner
 
+from starc.cli import app
 from starc.errors import (
     AnnotationError,
     CheckpointError,
@@ -218,6 +220,23 @@ def test_validation_has_its_own_subset(data: Path, tmp_path: Path) -> None:
     )
     assert task.validation is not None
     assert (len(task.train), set(task.validation.ids)) == (8, set(held_out))
+
+
+def test_subsets_of_ablate_and_analyse(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held_out = dict.fromkeys(("video8", "video9", "video10"), "validation")
+    both, seen = str(youcook2(data, held_out)), []
+    monkeypatch.setattr(
+        ablations, "run_rows", lambda _, arguments, *__, **___: seen.append(arguments) or []
+    )
+    monkeypatch.setattr(ablations, "write", lambda *_: [])
+    line = ["--annotations", both, "--features", str(data / "features.pth"), "-o", str(data / "x")]
+    tokenizer = ["--tokenizer", str(data / "tokenizer.json"), "--validation", both]
+    subsets = ["--subset", "training", "--validation-subset", "validation"]
+    ended = CliRunner().invoke(app, ["ablate", "pooling", "tiny", *line, *tokenizer, *subsets])
+    assert ended.exit_code == 0, ended.output
+    assert seen[0][-4:] == subsets
+    ended = CliRunner().invoke(app, ["analyse", "a", "b", *line, "--subset", "nosuch"])
+    assert "no video of subset 'nosuch'" in str(ended.exception)
 
 
 def test_captions_without_an_owner_are_not_found_by_their_own_video(
