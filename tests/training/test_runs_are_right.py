@@ -291,6 +291,13 @@ def test_a_tokenizer_of_something_else(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_tokenizer_with_time_tokens(tmp_path: Path) -> None:
+    more = {f"<time={n}>": 140 + n for n in range(25)} | {"<extra_id_0>": 139}
+    path = words(tmp_path / "tokenizer.json", "<pad>", "</s>", "<unk>", more=more)
+    chosen = train.recipes.apply_overrides(train.recipes.recipe("tiny"), SMALL)
+    checkpoint.check_tokenizer(checkpoint.read_tokenizer(path), chosen.model, str(path))
+
+
 @pytest.mark.parametrize(
     ("changed", "setting", "kind", "says"),
     [

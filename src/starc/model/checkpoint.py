@@ -321,7 +321,8 @@ def check_tokenizer(tokenizer: Tokenizer, config: Config, where: str) -> None:
     sentinels = range(vocabulary.text_tokens - vocabulary.sentinels, vocabulary.text_tokens)
     wanted |= {id_: f"<extra_id_{vocabulary.text_tokens - 1 - id_}>" for id_ in sentinels}
     words = {id_: word for word, id_ in tokenizer.get_vocab().items()}
-    if max(words, default=0) >= vocabulary.text_tokens:
+    times = {f"<time={bin_}>" for bin_ in range(vocabulary.bins)}  # VidChapters adds them
+    if any(id_ >= vocabulary.text_tokens and word not in times for id_, word in words.items()):
         raise CheckpointError(
             f"{where}: the tokenizer has {len(words)} words, the model room for "
             f"{vocabulary.text_tokens}; give the model's own, or set t5.text_vocabulary"
