@@ -8,9 +8,11 @@ import json
 import os
 import socket
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -268,6 +270,19 @@ def test_where_the_tensors_are(data: Path, tmp_path: Path, key: str | None) -> N
         assert set(report.unknown) == {"anchors", "proj_r2t.weight", "proj_r2t.bias"}
     else:
         assert report.config.temporal.heads == 1 and not report.unknown
+
+
+def test_numbers_of_numpy_are_data(data: Path, tmp_path: Path) -> None:
+    arguments = argparse.Namespace(heads=np.int64(4), loss_lambda=np.float64(2.0))
+    content = {"model": published_state(data), "args": arguments, "best": np.float32(0.5)}
+    path = write(tmp_path / "weights.pth", content)
+    config = checkpoint.import_published(path, tmp_path / "out").config
+    assert (config.temporal.heads, config.loss.saliency_weight) == (4, 1.0)
+    old = tmp_path / "old.pth"  # as numpy 1 wrote it
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(old, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name).replace(b"numpy._core.", b"numpy.core."))
+    assert checkpoint.import_published(old, tmp_path / "same").config == config
 
 
 @pytest.mark.parametrize("kind", ["vid2seq", "starc"])

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, models
+from typer.testing import CliRunner
 
+from starc.cli import app
 from starc.errors import (
     AnnotationError,
     CheckpointError,
@@ -220,6 +222,23 @@ def test_validation_has_its_own_subset(data: Path, tmp_path: Path) -> None:
     assert (len(task.train), set(task.validation.ids)) == (8, set(held_out))
 
 
+def test_subsets_of_ablate_and_analyse(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held_out = dict.fromkeys(("video8", "video9", "video10"), "validation")
+    both, seen = str(youcook2(data, held_out)), []
+    monkeypatch.setattr(
+        ablations, "run_rows", lambda _, arguments, *__, **___: seen.append(arguments) or []
+    )
+    monkeypatch.setattr(ablations, "write", lambda *_: [])
+    line = ["--annotations", both, "--features", str(data / "features.pth"), "-o", str(data / "x")]
+    tokenizer = ["--tokenizer", str(data / "tokenizer.json"), "--validation", both]
+    subsets = ["--subset", "training", "--validation-subset", "validation"]
+    ended = CliRunner().invoke(app, ["ablate", "pooling", "tiny", *line, *tokenizer, *subsets])
+    assert ended.exit_code == 0, ended.output
+    assert seen[0][-4:] == subsets
+    ended = CliRunner().invoke(app, ["analyse", "a", "b", *line, "--subset", "nosuch"])
+    assert "no video of subset 'nosuch'" in str(ended.exception)
+
+
 def test_captions_without_an_owner_are_not_found_by_their_own_video(
     data: Path, tmp_path: Path
 ) -> None:
@@ -270,6 +289,13 @@ def test_a_tokenizer_of_something_else(
         run(given(data, tokenizer=wrong), tmp_path / "run")
     assert "\n" not in str(caught.value) and str(wrong) in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_with_time_tokens(tmp_path: Path) -> None:
+    more = {f"<time={n}>": 140 + n for n in range(25)} | {"<extra_id_0>": 139}
+    path = words(tmp_path / "tokenizer.json", "<pad>", "</s>", "<unk>", more=more)
+    chosen = train.recipes.apply_overrides(train.recipes.recipe("tiny"), SMALL)
+    checkpoint.check_tokenizer(checkpoint.read_tokenizer(path), chosen.model, str(path))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -42,6 +43,10 @@ CONFIG, WEIGHTS, TOKENIZER, JOINT, DATASTORE = (
     "joint.safetensors",
     "datastore",
 )
+_SCALAR = np.float64(0).__reduce__()[0]
+_NUMPY: list[Any] = [(_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
+_NUMPY += [np.dtype, *(type(np.dtype(kind)) for kind in "?bhilBHILefdqQ")]
+"""What numbers of numpy are pickled as, in old versions and new: data, nothing that runs."""
 SHOWN = 8
 """Names listed in an error message; the rest are counted."""
 
@@ -260,7 +265,7 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     The tensors may be under "model", under "state_dict" or bare; settings under "args" or "config".
     """
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace, *_NUMPY]):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file") from None
@@ -295,6 +300,7 @@ def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping):
             flat.update({name: item for name, item in value.items() if name != "args"})
             flat.update(_settings({"args": value["args"]}) if "args" in value else {})
+    flat = {n: v.item() if isinstance(v, np.generic) else v for n, v in flat.items()}
     return {name: value for name, value in flat.items() if isinstance(value, int | float | str)}
 
 
@@ -316,7 +322,8 @@ def check_tokenizer(tokenizer: Tokenizer, config: Config, where: str) -> None:
     sentinels = range(vocabulary.text_tokens - vocabulary.sentinels, vocabulary.text_tokens)
     wanted |= {id_: f"<extra_id_{vocabulary.text_tokens - 1 - id_}>" for id_ in sentinels}
     words = {id_: word for word, id_ in tokenizer.get_vocab().items()}
-    if max(words, default=0) >= vocabulary.text_tokens:
+    times = {f"<time={bin_}>" for bin_ in range(vocabulary.bins)}  # VidChapters adds them
+    if any(id_ >= vocabulary.text_tokens and word not in times for id_, word in words.items()):
         raise CheckpointError(
             f"{where}: the tokenizer has {len(words)} words, the model room for "
             f"{vocabulary.text_tokens}; give the model's own, or set t5.text_vocabulary"
