@@ -64,3 +64,10 @@ def test_threads_share_one_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for thread in threads:
         thread.join()
     assert opened == [path]
+
+
+def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.mp4")
+    for path in (Path("/dev/zero"), tmp_path / "pipe.mp4", tmp_path):
+        with pytest.raises(VideoError, match="not a regular file"):
+            caches.fingerprint(path)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import stat
 import threading
 import time
 from pathlib import Path
@@ -47,6 +48,8 @@ def fingerprint(path: Path) -> str:
     """
     try:
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a device or pipe may never end
+            raise VideoError(f"{path}: not a regular file; name a file on disk")
         changed = status.st_mtime_ns
         settled = time.time_ns() - changed > SETTLED_NS
         digest = _digest if settled else _digest.__wrapped__
@@ -61,7 +64,7 @@ def _digest(path: Path, size: int, changed: int) -> str:
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
     with path.open("rb") as file:
         if size <= READ_WHOLE:
-            digest.update(file.read())
+            digest.update(file.read(READ_WHOLE))
         else:
             for piece in range(PIECES):
                 file.seek(piece * (size - PIECE) // (PIECES - 1))
