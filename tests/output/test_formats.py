@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import av
 import numpy as np
@@ -287,10 +287,12 @@ def test_a_disk_that_fills_under_a_video_copy(
         def write(self, data: Any) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def fdopen(handle: int, *_: object, **__: object) -> IO[bytes]:
-        return Full(handle, "w")
+    usual = Path.open
 
-    monkeypatch.setattr("starc.files.atomic.os.fdopen", fdopen)
+    def opened(path: Path, *how: Any, **more: Any) -> Any:
+        return Full(path, "w") if path.suffix == ".part" else usual(path, *how, **more)
+
+    monkeypatch.setattr(Path, "open", opened)
     with pytest.raises(OSError, match="No space left") as caught:
         mp4.embed_chapters(tmp_path / "a.mp4", tmp_path / "b.mp4", [Event(0, 4, "a")])
     assert caught.value.errno == errno.ENOSPC
