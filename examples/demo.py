@@ -36,7 +36,7 @@ def main() -> None:
         print(judged(captioned))
     OUT.mkdir(exist_ok=True)
     for ending in (".json", ".vtt", ".html"):
-        formats.write(captioned, OUT / f"{video.stem}{ending}", overwrite=True)  # out/ is make's own
+        formats.write(captioned, OUT / f"{video.stem}{ending}", overwrite=True)
     page = OUT / f"{video.stem}.html"
     print(f"\nWritten: {OUT / video.stem}.json, .vtt and .html. To go on:")
     print(f"  open {page} in a browser: speech, saliency, segments, captions on one axis")
