@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from measure import row, shared
@@ -21,7 +20,6 @@ from measure import row, shared
 from starc.evaluation import score
 from starc.files.annotations import VideoAnnotation, read_references
 from starc.inference.pipeline import EMBEDDED
-from starc.model.checkpoint import read_config
 from starc.training.evaluate import Evaluation, evaluate
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +65,7 @@ def main() -> None:
                 prepared / f"{features}.safetensors",
                 prepared / "speech.json",
                 store=prepared / store,
-                search=replace(read_config(options.model).decoding, beams=options.beams),
+                beams=options.beams,
             )
             for part in ("choose", "report", "validation"):
                 row(_cells(f"{name}: {part}", found, read_references(prepared / f"{part}.json")))

@@ -30,7 +30,7 @@ from starc.training import ablations
 from starc.training.run import RECIPE
 from starc.training.tables import Ablation, Row
 from starc.training.train import Files, run_training
-from support.small_training import SMALL, files
+from support.small_training import SMALL, files, given
 
 SETTINGS = [*SMALL, "train.epochs=6", "train.save_every=1", "train.validate_every=0"]
 TABLE = Ablation("Pooling", (Row("weighted"), Row("even", ("model.segments.pooling=uniform",))))
@@ -145,14 +145,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place, data = Path(folder), Path(folder) / "data"
         files(data)
-        plain = Files(
-            data / "annotations.json",
-            data / "features.pth",
-            data / "speech.json",
-            None,
-            data / "datastore",
-            data / "tokenizer.json",
-        )
+        plain = given(data)
         ended(training(plain, 1)(place / "first"))
         other = replace(plain, init=place / "first/last")
         for name, start in (

@@ -27,11 +27,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-import transformers
 from measure import cpu_seconds, peak_bytes, report
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
-from transformers import T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from starc.config import T5Config
@@ -44,33 +42,21 @@ from starc.training.loop import Task, Training
 from starc.training.recipes import Recipe
 from starc.training.run import RunFolder
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from support.stock_t5 import stock
+
 DATA_SHARE = 0.05
 """The data pipeline may take so much of a step."""
 
 
 class StockT5(nn.Module):
-    """What a plain user of transformers would put in the place of starc.model.t5.T5."""
+    """What a plain user of transformers would put in the place of starc.decoder.t5.T5."""
 
     def __init__(self, settings: T5Config) -> None:
         super().__init__()
         self.settings = settings
-        self.whole = T5ForConditionalGeneration(
-            transformers.T5Config(
-                vocab_size=settings.vocabulary,
-                d_model=settings.width,
-                d_kv=settings.head_width,
-                d_ff=settings.feed_forward,
-                num_layers=settings.layers,
-                num_decoder_layers=settings.decoder_layers,
-                num_heads=settings.heads,
-                dropout_rate=settings.dropout,
-                feed_forward_proj=settings.feed_forward_activation,
-                relative_attention_num_buckets=settings.relative_buckets,
-                relative_attention_max_distance=settings.relative_distance,
-                decoder_start_token_id=0,
-                use_cache=False,
-            )
-        )
+        self.whole = stock(settings)
+        self.whole.config.use_cache = False
 
     def encode(self, speech_BL: Tensor, mask_BL: Tensor) -> Tensor:
         return self.whole.encoder(input_ids=speech_BL, attention_mask=mask_BL).last_hidden_state

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -28,6 +30,7 @@ from starc.training.recipes import (
     to_dict,
 )
 from starc.training.run import RECIPE, RunFolder
+from starc.training.train import Files
 from starc.types import Sentence
 
 WIDTH = 16
@@ -138,6 +141,19 @@ def files(folder: Path) -> list[str]:
         *("--tokenizer", folder / "tokenizer.json"),
     ]
     return [str(argument) for argument in arguments]
+
+
+def given(folder: Path, **more: Any) -> Files:
+    """What `files` wrote, as a training takes it; without validation."""
+    chosen = Files(
+        folder / "annotations.json",
+        folder / "features.pth",
+        folder / "speech.json",
+        None,
+        folder / "datastore",
+        folder / "tokenizer.json",
+    )
+    return replace(chosen, **more)
 
 
 SMALL = [

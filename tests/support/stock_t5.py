@@ -19,7 +19,10 @@ def stock(settings: T5Config) -> T5ForConditionalGeneration:
         num_layers=settings.layers,
         num_decoder_layers=settings.decoder_layers,
         num_heads=settings.heads,
+        dropout_rate=settings.dropout,
         feed_forward_proj=settings.feed_forward_activation,
+        relative_attention_num_buckets=settings.relative_buckets,
+        relative_attention_max_distance=settings.relative_distance,
         decoder_start_token_id=0,
     )
     return T5ForConditionalGeneration(config).eval()

@@ -97,3 +97,19 @@ def test_training_in_parts_is_reproducible(tmp_path: Path) -> None:
         traces.append([json.loads(line)["loss"] for line in lines if "loss" in line])
     assert traces[0] == traces[1]
     assert len(traces[0]) == 2 * (3 * 8 // 4)
+
+
+def test_a_run_folder_is_evaluated_with_other_beams(tmp_path: Path) -> None:
+    small.files(tmp_path)
+    chosen = small.recipe()
+    with RunFolder(tmp_path / "run", resume=False) as run:
+        run.write("recipe.json", {})
+        train(chosen, small.task(chosen), run)
+    answers = evaluate(
+        tmp_path / "run",
+        tmp_path / "annotations.json",
+        tmp_path / "features.pth",
+        tmp_path / "speech.json",
+        beams=2,
+    )
+    assert len(answers.predictions) == 8

@@ -31,7 +31,7 @@ from starc.training import ablations, loop, train
 from starc.training.run import RunFolder, wait_until_free
 from starc.training.tables import Ablation, Row
 from starc.training.train import Files, run_training
-from support.small_training import SMALL, STEPS, WIDTH, files
+from support.small_training import SMALL, STEPS, WIDTH, files, given
 
 torch.set_num_threads(1)
 QUICK = [*SMALL, "train.validate_every=0"]
@@ -42,20 +42,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     files(folder)
     return folder
-
-
-def given(data: Path, **more: Any) -> Files:
-    return replace(
-        Files(
-            data / "annotations.json",
-            data / "features.pth",
-            data / "speech.json",
-            None,
-            data / "datastore",
-            data / "tokenizer.json",
-        ),
-        **more,
-    )
 
 
 def run(

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,6 +116,7 @@ def caption(
             highlight=False,
         )
     options = Options(
+        beams=beams,
         language=language,
         datastore=datastore,
         image_encoder=image_encoder,
@@ -125,9 +125,6 @@ def caption(
         limits=MediaLimits.parse(limits or ()),
         **speech_options(speech),
     )
-    if beams is not None:
-        decoding = Captioner(model, options).loaded.config.decoding
-        options = replace(options, decoding=replace(decoding, beams=beams))
     output = Output(
         mode=mode,  # type: ignore[arg-type]
         granularity=granularity,

@@ -6,7 +6,6 @@ Like cli.py this only parses, calls the library and prints; torch is imported in
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -285,11 +284,9 @@ def evaluate(
     from starc.cli.score import meteor_with_progress, show
     from starc.evaluation import score
     from starc.files.annotations import write_predictions
-    from starc.model.checkpoint import read_config
     from starc.training import evaluate as evaluation
 
     folder = Path(model_name(str(model)))
-    search = replace(read_config(folder).decoding, beams=beams) if beams else None
     with bar("Captioning") as progress:
         task = progress.add_task("", total=None)
         answers = evaluation.evaluate(
@@ -298,7 +295,7 @@ def evaluate(
             features,
             speech,
             store=store,
-            search=search,
+            beams=beams,
             subset=subset,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )

@@ -64,6 +64,8 @@ class Options:
 
     decoding: BeamSearch | None = None
     """Another search than the model's own."""
+    beams: int | None = None
+    """Another number of beams than that search has; 1 is greedy."""
     engine: Engine = "auto"
     """Where speech comes from."""
     language: str | None = None
@@ -152,10 +154,8 @@ class Captioner:
         """The image encoder."""
         with self._loading:
             if self._encoder is None:
-                device = self.options.device
-                if device == "auto":
-                    device = "cuda" if torch.cuda.is_available() else "cpu"
-                self._encoder = load_image_encoder(self.encoder_name, device=device)
+                device = checkpoint.find_device(self.options.device)
+                self._encoder = load_image_encoder(self.encoder_name, device=str(device))
             return self._encoder
 
     @property
@@ -168,7 +168,8 @@ class Captioner:
     @property
     def decoding(self) -> BeamSearch:
         """How events are searched for."""
-        return self.options.decoding or self.loaded.config.decoding
+        search = self.options.decoding or self.loaded.config.decoding
+        return replace(search, beams=self.options.beams or search.beams)
 
     @property
     def settings(self) -> str:
@@ -331,7 +332,7 @@ class Captioner:
             )
             for one in videos
         ]
-        predictions = predict(self.loaded, inputs, search=self.options.decoding)
+        predictions = predict(self.loaded, inputs, search=self.decoding)
         for one, prediction in zip(videos, predictions, strict=True):
             if len(prediction.windows) > 1:
                 log.warning(

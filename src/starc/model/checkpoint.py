@@ -161,7 +161,7 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
         joint = JointSpace.load(folder / JOINT, tokenizer)
     store = open_datastore(store_folder) if store_folder.is_dir() else None
     return Loaded(
-        model=model.to(_device(device)).eval(),
+        model=model.to(find_device(device)).eval(),
         tokenizer=tokenizer,
         store=store,
         folder=folder,
@@ -355,7 +355,8 @@ def _listed(names: tuple[str, ...] | list[str]) -> str:
     return f"{len(names)}: {', '.join(names[:SHOWN])}{more}" if names else "0"
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
+    """The device of that name; "auto" is a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -164,7 +164,7 @@ class Collator:
             example.sentences,
             duration=example.duration,
             vocabulary=self.vocabulary,
-            encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False).ids,
+            encode=self._encode,
             limit=self.config.inputs.speech_tokens,
         )
 
@@ -174,9 +174,13 @@ class Collator:
             example.events,
             duration=example.duration,
             vocabulary=self.vocabulary,
-            encode=lambda text: self.tokenizer.encode(text, add_special_tokens=False).ids,
+            encode=self._encode,
             limit=self.config.decoding.max_tokens,
         )
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
     def events(self, decoded: Decoded, duration: float) -> list[Event]:
         """What the model said about a video of that duration."""

@@ -9,7 +9,7 @@ outranks one outside (area under the ROC curve, mean over windows).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -47,7 +47,7 @@ def evaluate(
     speech: Path | None,
     *,
     store: str | Path | None = None,
-    search: BeamSearch | None = None,
+    beams: int | None = None,
     subset: str | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
@@ -56,6 +56,8 @@ def evaluate(
     if store is not None:
         loaded = loaded.with_store(open_datastore(str(store)))
     videos = Videos.read(annotations, features, speech, subset=subset)
+    search = loaded.config.decoding
+    search = replace(search, beams=beams or search.beams)
     predictions = caption_videos(loaded, videos, search=search, on_progress=on_progress)
     return Evaluation(
         as_annotations(predictions, videos),
