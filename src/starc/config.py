@@ -20,7 +20,7 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from starc.errors import ConfigError
 
@@ -253,6 +253,71 @@ class T5Config:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LlamaConfig:
+    """A Llama-family language model with tied embeddings; defaults are SmolLM2-135M's."""
+
+    SPECIAL: ClassVar[int] = 3
+    """Our ids before the text: padding, end, unknown."""
+    SENTINELS: ClassVar[int] = 100
+    """Our ids after the text: marks of hidden spans of speech."""
+    width: int = 576
+    """Of the embeddings; as decoder also the width of X and of the whole prefix."""
+    feed_forward: int = 1536
+    """Hidden width of a layer's feed-forward part."""
+    layers: int = 30
+    heads: int = 9
+    key_value_heads: int = 3
+    """Each serves heads / key_value_heads query heads."""
+    head_width: int = 64
+    words: int = 49152
+    """Ids of its own tokenizer."""
+    bins: int = 100
+    """Time tokens."""
+    rope_base: float = 100_000.0
+    """Base of the rotary positions' speeds."""
+    norm_epsilon: float = 1e-5
+    """Added to the mean square in RMSNorm."""
+    lora: int = 0
+    """Rank of the trained change of each matrix, the rest frozen; 0 trains all weights."""
+    lora_from: int = 0
+    """The first layer that is changed."""
+    recompute: bool = training_only(False)
+    """Gradient checkpointing, as in T5."""
+
+    @property
+    def text_vocabulary(self) -> int:
+        """Ids of text with ours before and after it; time ids follow."""
+        return self.SPECIAL + self.words + self.SENTINELS
+
+    @property
+    def vocabulary(self) -> int:
+        """V: text and time ids."""
+        return self.text_vocabulary + self.bins
+
+    def __post_init__(self) -> None:
+        if self.head_width % 2 or self.heads % self.key_value_heads:
+            raise ValueError(
+                f"llama needs an even head_width and heads in whole groups, got "
+                f"{self.head_width = }, {self.heads = }, {self.key_value_heads = }"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WriterConfig:
+    """The caption writer: a language model that captions given spans from speech and retrieval."""
+
+    llama: LlamaConfig = field(default_factory=LlamaConfig)
+    retrieved: int = 2
+    """Captions of the datastore that it reads for each event; 0: none."""
+    max_tokens: int = 40
+    """Of a caption."""
+    max_repeated_tokens: int = 3
+    """So many tokens in a row at most stand twice in a caption."""
+    calibration: tuple[float, ...] = (1.0, 0.0)
+    """Slope and offset from the logit of its own probability to that of being right."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BeamSearch:
     """How to search. The defaults are the published ones."""
 
@@ -347,6 +412,10 @@ class Config:
     retrieval: RetrievalConfig | None = field(default_factory=RetrievalConfig)
     prompt: PromptConfig | None = field(default_factory=PromptConfig)
     t5: T5Config = field(default_factory=T5Config)
+    llama: LlamaConfig | None = None
+    """A Llama-family decoder in T5's place: T_in becomes its prefix."""
+    writer: WriterConfig | None = None
+    """A language model that writes the captions of the spans which the decoder has found."""
     decoding: BeamSearch = field(default_factory=BeamSearch)
     loss: LossConfig = field(default_factory=LossConfig, metadata={"training": True})
     decoder_video: Literal["refined", "plain"] = "refined"
@@ -354,6 +423,16 @@ class Config:
     mask_padding: bool = True
     """Zero frames after the end of a short video take part in nothing. Published: they take part
     in saliency, transport, segments and attention."""
+
+    @property
+    def decoder(self) -> Literal["t5", "causal"]:
+        """Which kind of language model writes the events."""
+        return "t5" if self.llama is None else "causal"
+
+    @property
+    def language_model(self) -> T5Config | LlamaConfig:
+        """The settings of that language model."""
+        return self.t5 if self.llama is None else self.llama
 
 
 def paper() -> Config:
@@ -471,6 +550,8 @@ def with_sizes_of(config: Config, other: Config) -> Config:
         decoding=other.decoding,
         temporal=dataclasses.replace(other.temporal, projection=projection),
         t5=other.t5,
+        llama=other.llama,
+        writer=other.writer,
         transport=transport,
     )
 
@@ -480,14 +561,14 @@ def check(config: Config) -> None:
 
     Called once all overrides are in (their order does not matter) and when a model is made.
     """
-    temporal, t5 = config.temporal, config.t5
+    temporal, width = config.temporal, config.language_model.width
     for part in dataclasses.fields(config):
         value = getattr(config, part.name)
         if dataclasses.is_dataclass(value) and not hasattr(value, "__post_init__"):
             _check_numbers(part.name, value)
-    if t5.width % temporal.heads:
+    if width % temporal.heads:
         raise ConfigError(
-            f"temporal.heads: {temporal.heads} does not divide t5.width {t5.width}; "
+            f"temporal.heads: {temporal.heads} does not divide the decoder's width {width}; "
             "choose a divisor"
         )
     if config.swsa is not None:
@@ -504,7 +585,14 @@ def check(config: Config) -> None:
 
 
 def _check_numbers(where: str, part: Any) -> None:
-    zero_allowed = {"noise", "label_smoothing", "temporal_prior", "saliency_bias"}
+    zero_allowed = {
+        "noise",
+        "label_smoothing",
+        "temporal_prior",
+        "saliency_bias",
+        "lora",
+        "lora_from",
+    }
     for spec in dataclasses.fields(part):
         value, name = getattr(part, spec.name), f"{where}.{spec.name}"
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -550,7 +638,11 @@ def build(kind: type, data: Any, where: str) -> Any:
     for name in data:
         if name not in hints:
             raise ConfigError(f"{where}.{name}: unknown setting; {suggest(name, hints)}")
-    optional = {spec.name for spec in dataclasses.fields(kind) if spec.metadata.get("training")}
+    optional = {
+        spec.name
+        for spec in dataclasses.fields(kind)
+        if spec.metadata.get("training") or spec.name in ("llama", "writer")
+    }
     if missing := [name for name in hints if name not in data and name not in optional]:
         raise ConfigError(f"{where}: missing {', '.join(missing)}; write all settings")
     values = {

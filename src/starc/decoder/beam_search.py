@@ -1,6 +1,6 @@
 """Searching for the most probable sequence of token ids: greedy or with beams.
 
-In: a T5, the decoder memory of B videos and the settings of the search. Out: per video its ids,
+In: a decoder, the memory of B videos and the settings of the search. Out: per video its ids,
 their log-probabilities and a score. The rules are those of transformers' `generate` (length and
 repetition penalties, shortest length, when beams are finished and when a search may stop), on a
 decoder that never copies a beam (incremental.py). A video that is finished leaves the batch; its
@@ -20,6 +20,7 @@ from torch import Tensor
 from starc.config import BeamSearch
 from starc.decoder import grammar
 from starc.decoder.incremental import IncrementalDecoder
+from starc.decoder.llama import CausalDecoder, CausalSteps
 from starc.decoder.t5 import END, PAD, T5
 from starc.decoder.time_tokens import Vocabulary
 
@@ -43,15 +44,19 @@ class Decoded:
 
 @torch.inference_mode()
 def generate(
-    t5: T5, memory_BMD: Tensor, memory_mask_BM: Tensor, search: BeamSearch
+    decoder: T5 | CausalDecoder, memory_BMD: Tensor, memory_mask_BM: Tensor, search: BeamSearch
 ) -> list[Decoded]:
     """The best sequence of each video."""
-    t5.check_memory(memory_BMD, memory_mask_BM)
-    if 2 * search.beams > t5.settings.vocabulary:
+    decoder.check_memory(memory_BMD, memory_mask_BM)
+    if 2 * search.beams > decoder.settings.vocabulary:
         raise ValueError(f"{search.beams} beams need a vocabulary of twice that many ids")
     if not len(memory_BMD):
         return []
-    stepper = IncrementalDecoder(t5, memory_BMD, memory_mask_BM, beams=search.beams)
+    stepper: IncrementalDecoder | CausalSteps
+    if isinstance(decoder, T5):
+        stepper = IncrementalDecoder(decoder, memory_BMD, memory_mask_BM, beams=search.beams)
+    else:
+        stepper = CausalSteps(decoder, memory_BMD, memory_mask_BM, beams=search.beams)
     hypotheses = _Hypotheses(stepper, search)
     (_greedy if search.beams == 1 else _beams)(hypotheses)
     return cast(list[Decoded], hypotheses.decoded)
@@ -60,10 +65,10 @@ def generate(
 class _Hypotheses:
     """The running sequences of all unfinished videos, and what each may say next."""
 
-    def __init__(self, stepper: IncrementalDecoder, search: BeamSearch) -> None:
-        settings, shape = stepper.t5.settings, (stepper.videos, search.beams)
+    def __init__(self, stepper: IncrementalDecoder | CausalSteps, search: BeamSearch) -> None:
+        settings, shape = stepper.settings, (stepper.videos, search.beams)
         self.stepper, self.search = stepper, search
-        device = stepper.ancestor_BKS.device
+        device = stepper.device
         self.said_BKL = torch.full((*shape, 1), PAD, dtype=torch.long, device=device)
         self.log_BKL = torch.zeros((*shape, 0), device=device)
         self.score_BK = torch.full(shape, NEVER, device=device)

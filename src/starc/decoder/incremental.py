@@ -51,6 +51,7 @@ class IncrementalDecoder:
 
     def __init__(self, t5: T5, memory_BMD: Tensor, memory_mask_BM: Tensor, *, beams: int) -> None:
         settings, device = t5.settings, memory_BMD.device
+        self.settings, self.device = settings, device
         self.t5, self.videos, self.beams = t5, len(memory_BMD), beams
         self.heads, self.width = settings.heads, settings.head_width
         self.dtype = t5.shared.weight.dtype

@@ -130,19 +130,7 @@ class T5(nn.Module):
         longest = int(used[-1]) + 1
         target_BL, real_BL = target_BL[:, :longest], target_mask_BL[:, :longest].bool()
         states_ND = self.decode(memory_BMD, memory_mask_BM, target_BL)[real_BL]
-        target_N = target_BL[real_BL]
-
-        def summed(states_ND: Tensor, target_N: Tensor) -> Tensor:
-            logits_NV = F.linear(states_ND, self.shared.weight).float()
-            return F.cross_entropy(
-                logits_NV, target_N, reduction="sum", label_smoothing=label_smoothing
-            )
-
-        total = states_ND.new_zeros((), dtype=torch.float32)
-        for first in range(0, len(target_N), LOSS_TOKENS):
-            chunk = slice(first, first + LOSS_TOKENS)
-            total += checkpoint(summed, states_ND[chunk], target_N[chunk], use_reentrant=False)
-        return total / len(target_N)
+        return chunked_loss(states_ND, target_BL[real_BL], self.shared.weight, label_smoothing)
 
     @torch.no_grad()
     def rescale_time_embeddings(self) -> None:
@@ -156,17 +144,7 @@ class T5(nn.Module):
 
     def check_memory(self, memory_BMD: Tensor, memory_mask_BM: Tensor) -> None:
         """Raise ValueError for a memory that the decoder cannot attend to."""
-        width = self.settings.width
-        if memory_BMD.dim() != 3 or memory_BMD.shape[2] != width:
-            raise ValueError(f"memory must be [B, M, {width}], got {tuple(memory_BMD.shape)}")
-        if memory_mask_BM.shape != memory_BMD.shape[:2]:
-            raise ValueError(
-                f"memory mask must be {tuple(memory_BMD.shape[:2])}, "
-                f"got {tuple(memory_mask_BM.shape)}"
-            )
-        empty = (~memory_mask_BM.bool().any(1)).nonzero().flatten().tolist()
-        if empty:
-            raise ValueError(f"memory of video {empty[0]} in the batch is empty: nothing to attend")
+        require_memory(memory_BMD, memory_mask_BM, self.settings.width)
 
     def _check_ids(self, ids_BL: Tensor, name: str) -> None:
         low, high = (int(bound) for bound in ids_BL.aminmax()) if ids_BL.numel() else (0, 0)
@@ -175,6 +153,37 @@ class T5(nn.Module):
                 f"{name} ids must lie in [0, {self.settings.vocabulary}), "
                 f"got {low} to {high}; does the tokenizer belong to this model?"
             )
+
+
+def require_memory(memory_BMD: Tensor, memory_mask_BM: Tensor, width: int) -> None:
+    """Raise ValueError for a memory that no decoder of this width can read."""
+    if memory_BMD.dim() != 3 or memory_BMD.shape[2] != width:
+        raise ValueError(f"memory must be [B, M, {width}], got {tuple(memory_BMD.shape)}")
+    if memory_mask_BM.shape != memory_BMD.shape[:2]:
+        raise ValueError(
+            f"memory mask must be {tuple(memory_BMD.shape[:2])}, got {tuple(memory_mask_BM.shape)}"
+        )
+    empty = (~memory_mask_BM.bool().any(1)).nonzero().flatten().tolist()
+    if empty:
+        raise ValueError(f"memory of video {empty[0]} in the batch is empty: nothing to attend")
+
+
+def chunked_loss(
+    states_ND: Tensor, target_N: Tensor, table_VD: Tensor, label_smoothing: float
+) -> Tensor:
+    """Cross-entropy, mean over N tokens; logits exist for some tokens at a time only."""
+
+    def summed(states_ND: Tensor, target_N: Tensor) -> Tensor:
+        logits_NV = F.linear(states_ND, table_VD).float()
+        return F.cross_entropy(
+            logits_NV, target_N, reduction="sum", label_smoothing=label_smoothing
+        )
+
+    total = states_ND.new_zeros((), dtype=torch.float32)
+    for first in range(0, len(target_N), LOSS_TOKENS):
+        chunk = slice(first, first + LOSS_TOKENS)
+        total += checkpoint(summed, states_ND[chunk], target_N[chunk], use_reentrant=False)
+    return total / len(target_N)
 
 
 class Stack(nn.Module):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -146,14 +146,22 @@ def to_events(
         if log_probabilities is not None:
             logs = [log_probabilities[at] for at in event]
             confidence = math.exp(min(0.0, math.fsum(logs) / len(logs)))
+        events.append(Event(start, end, caption, confidence))
+    return mark_repeated(events)
+
+
+def mark_repeated(events: Sequence[Event]) -> list[Event]:
+    """The events, with those marked that say the same about the same moment as one before."""
+    marked: list[Event] = []
+    for event in events:
         repeated = any(
-            min(end, before.end) - max(start, before.start)
-            >= SAME_MOMENT * (max(end, before.end) - min(start, before.start))
-            and caption.casefold() == before.caption.casefold()
-            for before in events
+            min(event.end, before.end) - max(event.start, before.start)
+            >= SAME_MOMENT * (max(event.end, before.end) - min(event.start, before.start))
+            and event.caption.casefold() == before.caption.casefold()
+            for before in marked
         )
-        events.append(Event(start, end, caption, confidence, repeated))
-    return events
+        marked.append(replace(event, repeated=repeated))
+    return marked
 
 
 def denoising_pair(

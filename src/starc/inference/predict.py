@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from starc.config import BeamSearch
+from starc.decoder.caption_writer import CaptionWriter, Request, plain
+from starc.decoder.time_tokens import mark_repeated
 from starc.errors import CheckpointError
 from starc.inference import long_videos
 from starc.inference.long_videos import FramePlan
@@ -78,6 +81,8 @@ class VideoWindows(NamedTuple):
     plan: FramePlan
     times: tuple[float, ...]
     """Of the frames that `plan.windows` count."""
+    features_TD: Tensor
+    """Of these frames."""
 
 
 def frame_plan(loaded: Loaded, frames: int) -> FramePlan:
@@ -108,7 +113,7 @@ def split(loaded: Loaded, video: VideoInputs) -> VideoWindows:
         )
         for window, (start, end) in zip(plan.windows, spans, strict=True)
     ]
-    return VideoWindows(examples, spans, plan, times)
+    return VideoWindows(examples, spans, plan, times, features_TD)
 
 
 def predict(
@@ -141,7 +146,55 @@ def predict(
     finally:
         model.train(training)
     in_order = iter(windows[n] for n in range(len(examples)))
-    return [_joined(video, list(islice(in_order, len(video.examples)))) for video in cut]
+    joined = [_joined(video, list(islice(in_order, len(video.examples)))) for video in cut]
+    return joined if loaded.writer is None else _written(loaded, loaded.writer, videos, cut, joined)
+
+
+def _written(
+    loaded: Loaded,
+    writer: CaptionWriter,
+    videos: Sequence[VideoInputs],
+    cut: Sequence[VideoWindows],
+    predictions: Sequence[Prediction],
+) -> list[Prediction]:
+    """The predictions with captions by the caption writer, where anything is said at all."""
+    spoken = [n for n, video in enumerate(videos) if video.sentences and predictions[n].events]
+    requests = [
+        Request(
+            videos[n].sentences,
+            [(event.start, event.end) for event in predictions[n].events],
+            retrieve_for(loaded, writer, cut[n], predictions[n].events),
+        )
+        for n in spoken
+    ]
+    written = list(predictions)
+    for n, captions in zip(spoken, writer.write(requests), strict=True):
+        events = [
+            replace(event, caption=caption.text, confidence=writer.confidence(caption))
+            for event, caption in zip(predictions[n].events, captions, strict=True)
+        ]
+        written[n] = replace(predictions[n], events=tuple(mark_repeated(events)))
+    return written
+
+
+def retrieve_for(
+    loaded: Loaded, writer: CaptionWriter, video: VideoWindows, events: Sequence[Event]
+) -> list[list[str]]:
+    """The captions of the datastore nearest to each event's frames."""
+    if loaded.store is None or not len(loaded.store) or not writer.settings.retrieved:
+        return []
+    time_T = torch.tensor(video.times)
+    query_SD = torch.stack(
+        [
+            video.features_TD[(event.start <= time_T) & (time_T <= event.end)].sum(0)
+            for event in events
+        ]
+    )
+    rows = loaded.store.search(query_SD, k=writer.settings.retrieved).index_SR.tolist()
+    return [
+        [plain(loaded.store.captions[n]) for n in row] if query_D.any() else []
+        for row, query_D in zip(rows, query_SD, strict=True)
+    ]
 
 
 def _window(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
+import shutil
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,17 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from starc.config import MODEL_VERSION, Config, apply_overrides, from_dict, to_dict
+from starc.config import (
+    MODEL_VERSION,
+    Config,
+    WriterConfig,
+    apply_overrides,
+    from_dict,
+    to_dict,
+)
+from starc.decoder.caption_writer import CaptionWriter
+from starc.decoder.llama import Llama
+from starc.decoder.quantised import unpack
 from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
@@ -36,13 +47,16 @@ from starc.retrieval.datastore import Datastore, open_datastore
 
 MARK = "starc_model"
 """The key of config.json by which a folder is known to be ours; its value is the version."""
-CONFIG, WEIGHTS, TOKENIZER, JOINT, DATASTORE = (
+CONFIG, WEIGHTS, TOKENIZER, JOINT, WRITER, WRITER_TOKENIZER, DATASTORE = (
     "config.json",
     "model.safetensors",
     "tokenizer.json",
     "joint.safetensors",
+    "writer.safetensors",
+    "writer_tokenizer.json",
     "datastore",
 )
+FILES = (CONFIG, WEIGHTS, TOKENIZER, JOINT, WRITER, WRITER_TOKENIZER)
 _SCALAR = np.float64(0).__reduce__()[0]
 _NUMPY: list[Any] = [(_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 _NUMPY += [np.dtype, *(type(np.dtype(kind)) for kind in "?bhilBHILefdqQ")]
@@ -61,6 +75,8 @@ class Loaded:
     folder: Path
     joint: JointSpace | None = None
     """Where the model's features are vectors of a joint space: the maps into it."""
+    writer: CaptionWriter | None = None
+    """The language model that captions the spans, where the model has one."""
     fingerprint: str | None = None
     """A name for all that decides its answers; None: made in memory, and nothing is cached."""
 
@@ -105,11 +121,12 @@ def save(
     tokenizer: Tokenizer | None = None,
     store: Datastore | None = None,
     joint: JointSpace | None = None,
+    writer: CaptionWriter | None = None,
     half: bool = False,
 ) -> None:
     """Write a model folder; on any failure the folder that was there before stays as it was.
 
-    `half` stores weights in float16.
+    `half` stores weights in float16. The writer's files are copied.
     """
     folder = recover(folder)
     _require_ours(folder)
@@ -122,12 +139,18 @@ def save(
             save_file(state, fresh / WEIGHTS, metadata={"format": "pt"})
             (fresh / WEIGHTS).chmod(0o644)
             inputs = replace(model.config.inputs, joint_space=joint is not None)
-            facts = {MARK: MODEL_VERSION, **to_dict(replace(model.config, inputs=inputs))}
+            config = replace(
+                model.config, inputs=inputs, writer=None if writer is None else writer.settings
+            )
+            facts = {MARK: MODEL_VERSION, **to_dict(config)}
             (fresh / CONFIG).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
             if tokenizer is not None:
                 tokenizer.save(str(fresh / TOKENIZER))
             if joint is not None:
                 joint.save(fresh / JOINT)
+            if writer is not None:
+                for name in (WRITER, WRITER_TOKENIZER):
+                    shutil.copyfile(writer.folder / name, fresh / name)
             if store is not None:
                 store.save(fresh / DATASTORE)
     except (OSError, SafetensorError) as error:
@@ -160,8 +183,10 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
             raise CheckpointError(f"{folder}: no {JOINT} or {TOKENIZER}; copy all of its files")
         joint = JointSpace.load(folder / JOINT, tokenizer)
     store = open_datastore(store_folder) if store_folder.is_dir() else None
+    where = find_device(device)
     return Loaded(
-        model=model.to(find_device(device)).eval(),
+        model=model.to(where).eval(),
+        writer=None if config.writer is None else load_writer(folder, config.writer, where),
         tokenizer=tokenizer,
         store=store,
         folder=folder,
@@ -169,6 +194,21 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
         # A shared datastore may change under the folder that points to it.
         fingerprint=None if store is not None and not store.fingerprint else fingerprint(folder),
     )
+
+
+def load_writer(folder: Path, settings: WriterConfig, device: torch.device) -> CaptionWriter:
+    """The caption writer in a model folder, its low-rank changes put into its weights."""
+    try:
+        state = unpack(load_file(folder / WRITER))
+    except (FileNotFoundError, SafetensorError, CheckpointError) as error:
+        raise CheckpointError(f"{folder / WRITER}: unreadable ({error}); copy it again") from None
+    with torch.device("meta"):
+        llama = Llama(settings.llama)
+    _require_same(str(folder / WRITER), llama.state_dict(), state)
+    llama.load_state_dict(state, assign=True)
+    llama.merge()
+    tokenizer = read_tokenizer(folder / WRITER_TOKENIZER)
+    return CaptionWriter(llama.to(device), tokenizer, settings, folder)
 
 
 def read_config(folder: Path) -> Config:
@@ -191,7 +231,7 @@ def read_config(folder: Path) -> Config:
 
 def fingerprint(folder: Path) -> str:
     """A name for the content of a model folder: weights, settings, words, maps and captions."""
-    parts = [folder / name for name in (CONFIG, WEIGHTS, TOKENIZER, JOINT)]
+    parts = [folder / name for name in FILES]
     parts += sorted(folder.glob(f"{DATASTORE}/*"))
     return cache.key(*(f"{p.name} {cache.fingerprint(p)}" for p in parts if p.is_file()))
 
@@ -206,7 +246,7 @@ def _require_ours(folder: Path) -> None:
         facts = None
     if not isinstance(facts, dict) or MARK not in facts:
         raise CheckpointError(f"{folder}: not a model folder of ours; choose another place")
-    ours = {CONFIG, WEIGHTS, TOKENIZER, JOINT, DATASTORE}
+    ours = {*FILES, DATASTORE}
     if foreign := sorted({item.name for item in folder.iterdir()} - ours):
         raise CheckpointError(
             f"{folder}: holds files that are not a model's ({_listed(foreign)}); "
@@ -315,8 +355,16 @@ def read_tokenizer(path: Path) -> Tokenizer:
 def check_tokenizer(tokenizer: Tokenizer, config: Config, where: str) -> None:
     """Refuse a tokenizer whose ids mean something else than T5's: padding 0, end 1, unknown 2.
 
-    The last ids of the text vocabulary mark hidden spans of speech and must not be words.
+    The last ids of the text vocabulary mark hidden spans of speech and must not be words. A causal
+    decoder has these ids of its own, beside those of its tokenizer.
     """
+    if config.llama is not None:
+        if (size := tokenizer.get_vocab_size()) > config.llama.words:
+            raise CheckpointError(
+                f"{where}: the tokenizer has {size} words, the model room for "
+                f"{config.llama.words}; give the model's own, or set model.llama.words"
+            )
+        return
     vocabulary = Vocabulary(config.t5.text_vocabulary, config.t5.bins)
     wanted = {vocabulary.pad: "<pad>", vocabulary.end: "</s>", vocabulary.unknown: "<unk>"}
     sentinels = range(vocabulary.text_tokens - vocabulary.sentinels, vocabulary.text_tokens)
@@ -379,7 +427,7 @@ def _folder(folder_or_hub_id: Path | str) -> Path:
     from huggingface_hub import snapshot_download
 
     away = hub_is_away()
-    wanted = [CONFIG, WEIGHTS, TOKENIZER, JOINT, f"{DATASTORE}/*"]
+    wanted = [*FILES, f"{DATASTORE}/*"]
     try:
         return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=away))
     except Exception as error:  # offline, unknown, private: the hub has many classes for them

@@ -109,7 +109,10 @@ class Collator:
 
     def __init__(self, config: Config, tokenizer: Tokenizer, *, seed: int = 0) -> None:
         self.config, self.tokenizer, self.seed = config, tokenizer, seed
-        self.vocabulary = Vocabulary(config.t5.text_vocabulary, config.t5.bins)
+        language_model = config.language_model
+        self.vocabulary = Vocabulary(language_model.text_vocabulary, language_model.bins)
+        self.first = 0 if config.llama is None else config.llama.SPECIAL
+        """Our id of the tokenizer's first word."""
 
     def __call__(self, examples: Sequence[Example], *, epoch: int | None = None) -> Batch:
         """A batch for inference, or for training in an epoch, which decides what is corrupted."""
@@ -179,8 +182,11 @@ class Collator:
         )
 
     def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
+        return [n + self.first for n in self.tokenizer.encode(text, add_special_tokens=False).ids]
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode([n - self.first for n in ids], skip_special_tokens=True)
+        return text
 
     def events(self, decoded: Decoded, duration: float) -> list[Event]:
         """What the model said about a video of that duration."""
@@ -188,7 +194,7 @@ class Collator:
             decoded.ids,
             duration=duration,
             vocabulary=self.vocabulary,
-            decode=lambda ids: self.tokenizer.decode(list(ids), skip_special_tokens=True),
+            decode=self._decode,
             log_probabilities=decoded.log_probabilities,
         )
 

@@ -1,7 +1,7 @@
 """STaRC: the wires between the stages, for training and for inference the same.
 
     clip_BTD ─temporal→ X ─swsa→ X' ─saliency→ P_s ─transport, segments, datastore→ R
-    memory = [video ; saliency prompts S ; retrieved R ; encoded speech Y] ─T5 decoder→ events
+    memory = [video ; saliency prompts S ; retrieved R ; speech Y] ─T5 or a causal decoder→ events
 
 `forward` gives losses and `generate` gives token ids; both go through `encode`. Switched-off parts
 are absent, and with all of them off this is Vid2Seq. Where paper and published code differ a
@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from starc.config import BeamSearch, Config, check
 from starc.decoder import beam_search
 from starc.decoder.beam_search import Decoded
+from starc.decoder.llama import CausalDecoder
 from starc.decoder.t5 import PAD, T5
 from starc.errors import DatastoreError, VideoError
 from starc.model import saliency, segments, transport
@@ -96,9 +97,10 @@ class STaRC(nn.Module):
         super().__init__()
         check(config)
         self.config = config
-        width, features = config.t5.width, config.temporal.features
+        width, features = config.language_model.width, config.temporal.features
         self.feature_projection = nn.Linear(features, width) if features != width else None
-        self.temporal = TemporalEncoder(width, config.temporal, recompute=config.t5.recompute)
+        recompute = config.language_model.recompute
+        self.temporal = TemporalEncoder(width, config.temporal, recompute=recompute)
         self.video_projection = nn.Linear(width, width) if config.temporal.projection else None
         self.swsa = SlidingWindowAttention(width, config.swsa) if config.swsa else None
         self.saliency = SaliencyHead(width) if config.saliency else None
@@ -108,11 +110,19 @@ class STaRC(nn.Module):
         if config.retrieval and config.segments.method == "transport":
             anchor_KD = torch.randn(config.transport.anchors, features) / features**0.5
             self.anchor_KD = nn.Parameter(anchor_KD, requires_grad=config.loss.anchor_weight > 0)
-        self.t5 = T5(config.t5)
+        if config.llama is None:
+            self.t5 = T5(config.t5)
+        else:
+            self.causal = CausalDecoder(config.llama)
         if self.video_projection is not None:
             # A fresh projection changes nothing, so that Vid2Seq weights keep their sense.
             nn.init.eye_(self.video_projection.weight)
             nn.init.zeros_(self.video_projection.bias)
+
+    @property
+    def decoder(self) -> T5 | CausalDecoder:
+        """The language model that reads T_in and writes events."""
+        return self.t5 if self.config.llama is None else self.causal
 
     def forward(self, batch: Batch, store: Datastore | None, share: Tensor | None = None) -> Losses:
         """Training: L = CE + λ L_saliency, the denoising loss of Vid2Seq, the anchors' loss.
@@ -174,7 +184,7 @@ class STaRC(nn.Module):
         encoded = [self.encode(batch, store, inference=True) for batch in batches]
         memory_BMD = pad_sequence([row for one in encoded for row in one.memory_BMD], True)
         mask_BM = pad_sequence([row for one in encoded for row in one.memory_mask_BM], True)
-        decoded = iter(beam_search.generate(self.t5, memory_BMD, mask_BM, search))
+        decoded = iter(beam_search.generate(self.decoder, memory_BMD, mask_BM, search))
         return [Generated(list(islice(decoded, len(one.memory_BMD))), one) for one in encoded]
 
     def encode(self, batch: Batch, store: Datastore | None, *, inference: bool = False) -> Encoded:
@@ -347,8 +357,8 @@ class STaRC(nn.Module):
     def build_memory(
         self, video: VideoEncoding, speech_BL: Tensor, speech_mask_BL: Tensor
     ) -> Encoded:
-        """T_in = [X' ; S ; R ; Y] with its mask. Only the speech goes through T5's encoder."""
-        speech_BLD = self.t5.encode(speech_BL, speech_mask_BL)
+        """T_in = [X' ; S ; R ; Y] with its mask. Only the speech goes through an encoder, T5's."""
+        speech_BLD = self.decoder.encode(speech_BL, speech_mask_BL)
         parts = (
             (video.video_BTD, video.mask_BT),
             (video.prompt_BTD, video.mask_BT),
@@ -362,7 +372,7 @@ class STaRC(nn.Module):
 
     def caption_loss(self, encoded: Encoded, target_BL: Tensor) -> Tensor:
         """Cross-entropy of target ids given the memory."""
-        return self.t5.loss(
+        return self.decoder.loss(
             encoded.memory_BMD,
             encoded.memory_mask_BM,
             target_BL,

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from starc.decoder.caption_writer import CaptionWriter
 from starc.decoder.t5 import PAD
 from starc.errors import CheckpointError, ConfigError, DatastoreError, MissingExtra, StarcError
 from starc.files.annotations import VideoAnnotation
@@ -52,6 +53,8 @@ class Task:
     collate: Collator
     joint: JointSpace | None = None
     """Kept beside the weights, for a model whose features are vectors of a joint space."""
+    writer: CaptionWriter | None = None
+    """Kept, too; its own training is recipes/caption_writer.py."""
 
 
 def train(
@@ -192,7 +195,7 @@ class Training:
         used = first["lr"] / first["scale"]
         self.optimiser.step()
         self.optimiser.zero_grad()
-        accelerator.unwrap_model(self.model).t5.rescale_time_embeddings()
+        accelerator.unwrap_model(self.model).decoder.rescale_time_embeddings()
         if config.late_schedule:
             self._set_rate()
         names = sorted(seen[0])
@@ -237,6 +240,7 @@ class Training:
                 store=task.store,
                 folder=self.run.folder,
                 joint=task.joint,
+                writer=task.writer,
             ),
             videos,
             range(accelerator.process_index, len(videos), accelerator.num_processes),
@@ -267,6 +271,7 @@ class Training:
                 tokenizer=task.collate.tokenizer,
                 store=task.store,
                 joint=task.joint,
+                writer=task.writer,
             ),
             state | {"optimiser": self.optimiser.state_dict()},
         )

@@ -223,7 +223,9 @@ def _task(recipe: Recipe, files: Files, start: Loaded | None, on_note: Note) -> 
                 f"{files.validation}: {len(both)} videos are also trained on (one is {both[0]!r}); "
                 "name other files, or --subset and --validation-subset"
             )
-    return Task(train, validation, _store(recipe, files, train, on_note), collate, joint)
+    writer = start.writer if start else None
+    store = _store(recipe, files, train, on_note)
+    return Task(train, validation, store, collate, joint, writer)
 
 
 def _store(recipe: Recipe, files: Files, train: Videos, on_note: Note) -> Datastore | None:

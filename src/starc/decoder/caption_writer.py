@@ -1,0 +1,226 @@
+"""The caption writer: a language model that captions given spans.
+
+In: spoken sentences, spans of events in seconds, retrieved captions. They become a text in which
+what is said inside a span stands in brackets right before its caption, so that nothing has to be
+looked up by numbers:
+
+    hi everyone today i make onion soup                       first words of the video
+    so cut the onions [ and now into the hot oil they go ] until they are golden
+    ~ add onions to the oil; fry the onions                    retrieved captions
+    = add the onions to the hot oil
+
+Out: what the model writes after each "=", which it then reads on, and how probable that was.
+Training (recipes/caption_writer.py) and inference share `blocks`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from starc.config import WriterConfig
+from starc.decoder.llama import Cache, Llama
+from starc.types import Sentence
+
+Span = tuple[float, float]
+
+SCRIPT_EVENTS = 6
+"""Most events of one text; longer videos are several."""
+INTRO, BEFORE, INSIDE, AFTER = 24, 28, 70, 10
+"""Most words read: at the start of the video, before, inside and after a span."""
+AT_ONCE = 16
+"""Texts that are written together."""
+
+
+class Word(NamedTuple):
+    """A spoken word and about when."""
+
+    time: float
+    text: str
+
+
+class Request(NamedTuple):
+    """A video: what is said, where events are, captions retrieved for each of them."""
+
+    sentences: Sequence[Sentence]
+    spans: Sequence[Span]
+    retrieved: Sequence[Sequence[str]] = ()
+
+
+class Caption(NamedTuple):
+    """A caption, and the geometric mean of its tokens' probabilities."""
+
+    text: str
+    probability: float
+
+
+def words_of(sentences: Sequence[Sentence]) -> list[Word]:
+    """All words in order, spread evenly over their sentences; times never fall."""
+    words, latest = list[Word](), 0.0
+    for sentence in sorted(sentences, key=lambda one: (one.start, one.end)):
+        texts = plain(sentence.text).split()
+        for n, text in enumerate(texts):
+            time = sentence.start + (n + 0.5) / len(texts) * (sentence.end - sentence.start)
+            latest = max(latest, time)
+            words.append(Word(latest, text))
+    return words
+
+
+def plain(text: str) -> str:
+    """Lower case, with full stops and apostrophes as the only marks."""
+    text = re.sub(r" ?['’] ?(?=(?:s|m|re|ve|ll|d|t)\b)", "'", text.lower())
+    text = re.sub(r" n't\b", "n't", text)
+    text = re.sub(r"[!?;]", ".", text)
+    return re.sub(r"[^\w.'%/&-]+", " ", text).strip()
+
+
+def scripts(spans: Sequence[Span]) -> list[list[int]]:
+    """Indices of the spans in order of time, in texts of about equally many events."""
+    order = sorted(range(len(spans)), key=lambda n: spans[n])
+    parts = -(-len(order) // SCRIPT_EVENTS)
+    edges = [round(n * len(order) / parts) for n in range(parts + 1)] if parts else []
+    return [order[first:stop] for first, stop in pairwise(edges)]
+
+
+def blocks(
+    words: Sequence[Word], spans: Sequence[Span], retrieved: Sequence[Sequence[str]] = ()
+) -> list[str]:
+    """What is read before each caption of one text, its mark included."""
+    texts, times = [word.text for word in words], [word.time for word in words]
+    shown, made = min(INTRO, len(texts)), list[str]()
+    for n, (start, end) in enumerate(spans):
+        first, stop = bisect_left(times, start), bisect_right(times, end)
+        inside = texts[first:stop]
+        if len(inside) > INSIDE:
+            inside = [*inside[: INSIDE // 2], "...", *inside[-(INSIDE // 2) :]]
+        before = texts[max(min(shown, first), first - BEFORE) : first]
+        line = " ".join([*before, "[", *inside, "]", *texts[stop : stop + AFTER]])
+        shown = max(shown, stop)
+        similar = "; ".join(retrieved[n]) if retrieved else ""
+        made.append(f"{line}\n" + (f"~ {similar}\n" if similar else "") + "=")
+    if made:
+        made[0] = f"{' '.join(texts[:INTRO])}\n{made[0]}"
+    return made
+
+
+@dataclass
+class _Row:
+    """One text while it is being written."""
+
+    blocks: list[list[int]]
+    captions: list[list[int]] = field(default_factory=list)
+    logs: list[float] = field(default_factory=list)
+
+
+class CaptionWriter:
+    """A language model that captions spans."""
+
+    def __init__(
+        self, llama: Llama, tokenizer: Tokenizer, settings: WriterConfig, folder: Path
+    ) -> None:
+        self.llama, self.tokenizer, self.settings = llama.eval(), tokenizer, settings
+        self.folder = folder
+        """Where its files are."""
+        (self.newline,) = self._encode("\n")
+
+    def write(self, requests: Sequence[Request]) -> list[list[Caption]]:
+        """A caption for every span of every request."""
+        rows: list[tuple[int, list[int], _Row]] = []
+        for number, request in enumerate(requests):
+            words = words_of(request.sentences)
+            for script in scripts(request.spans):
+                retrieved = [request.retrieved[n] for n in script] if request.retrieved else ()
+                read = blocks(words, [request.spans[n] for n in script], retrieved)
+                read_ids = [self._encode(text) for text in read]
+                rows.append((number, script, _Row(read_ids)))
+        # Texts of similar length go together: less padding, the same captions.
+        order = sorted(rows, key=lambda row: (len(row[1]), sum(map(len, row[2].blocks))))
+        for first in range(0, len(order), AT_ONCE):
+            self._write([row for _, _, row in order[first : first + AT_ONCE]])
+        written = [[Caption("", 0.0)] * len(request.spans) for request in requests]
+        for number, script, row in rows:
+            for n, ids, log in zip(script, row.captions, row.logs, strict=True):
+                text = self.tokenizer.decode(ids).strip()
+                written[number][n] = Caption(text, math.exp(log / (len(ids) + 1)))
+        return written
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def confidence(self, caption: Caption) -> float:
+        """How likely the caption is right, by what was measured on validation videos."""
+        slope, offset = self.settings.calibration
+        likely = min(max(caption.probability, 1e-6), 1 - 1e-6)
+        logit = slope * math.log(likely / (1 - likely)) + offset
+        return round(1 / (1 + math.exp(-logit)), 4)
+
+    @torch.inference_mode()
+    def _write(self, rows: Sequence[_Row]) -> None:
+        """Event by event: all rows read their next block, then write until their lines end."""
+        weight = self.llama.model.embed_tokens.weight
+        cache = Cache.empty(self.llama.settings, len(rows), weight)
+        ended: list[list[int]] = [[] for _ in rows]  # what ends a line, to be read first
+        for event in range(max(len(row.blocks) for row in rows)):
+            going = [n for n, row in enumerate(rows) if event < len(row.blocks)]
+            if len(going) < len(rows):
+                cache.select(torch.tensor(going, device=weight.device))
+                rows, ended = [rows[n] for n in going], [ended[n] for n in going]
+            given = [[*end, *row.blocks[event]] for end, row in zip(ended, rows, strict=True)]
+            last_BD = self._read(cache, given)
+            for row in rows:
+                row.captions.append([])
+                row.logs.append(0.0)
+            writing = list(range(len(rows)))
+            while writing:
+                score_BV = self.llama.logits(last_BD).log_softmax(-1)
+                tokens = [
+                    self._next(rows[n], score_V)
+                    for n, score_V in zip(writing, score_BV, strict=True)
+                ]
+                still = [m for m, token in enumerate(tokens) if token != self.newline]
+                if not still:
+                    break
+                writing, tokens = [writing[m] for m in still], [tokens[m] for m in still]
+                given = [[] for _ in rows]
+                for n, token in zip(writing, tokens, strict=True):
+                    given[n] = [token]
+                last_BD = self._read(cache, given)[writing]
+            ended = [[self.newline] for _ in rows]
+
+    def _read(self, cache: Cache, given: Sequence[Sequence[int]]) -> Tensor:
+        """Read these ids, none in some rows; the state after each row's last one."""
+        device = cache.length_B.device
+        length_B = torch.tensor([len(ids) for ids in given], device=device)
+        token_BL = pad_sequence([torch.tensor(ids or [0]) for ids in given], True).to(device)
+        states_BLD: Tensor = self.llama(self.llama.embed(token_BL), cache, length_B)
+        return states_BLD[torch.arange(len(given), device=device), (length_B - 1).clamp_min(0)]
+
+    def _next(self, row: _Row, score_V: Tensor) -> int:
+        """The likeliest token that repeats nothing, noted down; or the end of the line."""
+        caption, longest = row.captions[-1], self.settings.max_repeated_tokens
+        last = caption[len(caption) - longest :]
+        if len(caption) > longest:
+            for n in range(len(caption) - longest):
+                if caption[n : n + longest] == last:
+                    score_V[caption[n + longest]] = -torch.inf
+        if not caption:
+            score_V[self.newline] = -torch.inf
+        token = int(score_V.argmax())
+        if token == self.newline or len(caption) == self.settings.max_tokens:
+            row.logs[-1] += float(score_V[self.newline])
+            return self.newline
+        row.logs[-1] += float(score_V[token])
+        caption.append(token)
+        return token

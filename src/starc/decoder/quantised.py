@@ -1,0 +1,70 @@
+"""Weights in groups of 4 or 8 bits, as GGUF stores them, inside safetensors.
+
+    w = scale q + least   (q of 4 bits, two in a byte)       w = scale q   (q of 8 bits)
+
+In: matrices, or blocks of a GGUF file, which are taken over bit by bit; out: the tensors of a file
+under `name.q4`, `name.q8`, `name.scale`, `name.least`; and back to float32. Groups are of 32
+weights in a row (Q4_1, Q8_0), or whole rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from starc.errors import CheckpointError
+
+GROUP = 32
+"""Weights of a group in Q4_1 and Q8_0."""
+
+
+def from_q4_1(block_NS: NDArray[np.uint8], rows: int) -> dict[str, Tensor]:
+    """GGUF's blocks of 20 bytes: scale, least, 16 bytes of two weights each."""
+    halves_N2 = torch.from_numpy(block_NS[:, :4].copy()).view(torch.float16)
+    packed_NP = torch.from_numpy(block_NS[:, 4:].copy())
+    return {
+        "q4": packed_NP.view(rows, -1, GROUP // 2),
+        "scale": halves_N2[:, 0].reshape(rows, -1).contiguous(),
+        "least": halves_N2[:, 1].reshape(rows, -1).contiguous(),
+    }
+
+
+def from_q8_0(block_NS: NDArray[np.uint8], rows: int) -> dict[str, Tensor]:
+    """GGUF's blocks of 34 bytes: scale, 32 weights."""
+    return {
+        "q8": torch.from_numpy(block_NS[:, 2:].copy()).view(torch.int8).view(rows, -1, GROUP),
+        "scale": torch.from_numpy(block_NS[:, :2].copy()).view(torch.float16).view(rows, -1),
+    }
+
+
+def to_8_bits(weight_OI: Tensor) -> dict[str, Tensor]:
+    """A matrix rounded to 8 bits, a scale per row."""
+    scale_O1 = (weight_OI.abs().amax(1, keepdim=True) / 127).clamp_min(1e-7).half()
+    q_OI = (weight_OI / scale_O1.float()).round().clamp(-127, 127).to(torch.int8)
+    return {"q8": q_OI[:, None], "scale": scale_O1}
+
+
+def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors of a file in float32 under their own names."""
+    state: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        base, _, kind = name.rpartition(".")
+        if kind not in ("q4", "q8"):
+            if kind not in ("scale", "least"):
+                state[name] = tensor.float()
+            continue
+        try:
+            scale_OK1 = tensors[f"{base}.scale"].float()[..., None]
+            if kind == "q4":
+                q_OKG = torch.cat([tensor & 15, tensor >> 4], dim=-1)
+                weight_OKG = q_OKG * scale_OK1 + tensors[f"{base}.least"].float()[..., None]
+            else:
+                weight_OKG = tensor * scale_OK1
+        except (KeyError, RuntimeError) as error:
+            raise CheckpointError(f"{name}: scale missing or of another shape ({error})") from None
+        state[base] = weight_OKG.flatten(1)
+    return state
