@@ -1,19 +1,19 @@
-"""Make scrambled_eggs.mp4, a minute of narrated cooking, and its reference annotation.
+"""Make scrambled_eggs.mp4, two minutes of narrated cooking, and its reference annotation.
 
-    apt-get install espeak-ng
+    apt-get install flite
     python examples/make_scrambled_eggs.py
 
-Pictures are drawn by scenes.py, the words are spoken by espeak-ng. A scene lasts as long as its
+Pictures are drawn by scenes.py, the words are spoken by flite. A scene lasts as long as its
 words and a little more, so the times of the annotation are those of the finished video.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import shutil
 import subprocess
+import tempfile
 import wave
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 HERE = Path(__file__).parent
 NAME = "scrambled_eggs"
 FPS = 15
-RATE = 22_050
-"""Of espeak-ng's sound."""
-VOICE = ("-v", "en-gb+f3", "-s", "155", "-g", "1")
+RATE = 16_000
+"""Of flite's sound."""
+VOICE = ("-voice", "slt")
 BEFORE, AFTER = 0.8, 1.2
 """Seconds of a scene before and after its words."""
 
@@ -43,8 +43,6 @@ class Scene:
     paint: Callable[[float], Canvas]
     words: str
     caption: str | None = None
-    longer: float = 0.0
-    """Seconds that the action needs beyond its words."""
 
 
 STORY = (
@@ -55,29 +53,33 @@ STORY = (
     ),
     Scene(
         scenes.crack,
-        "First, I crack three eggs into a bowl.",
+        "First, crack three eggs into a bowl. "
+        "Crack them gently on the edge, so that no shell falls into the bowl.",
         "crack three eggs into a bowl",
-        2.0,
     ),
     Scene(
         scenes.whisk,
-        "Next, add some milk, salt and pepper, and whisk the eggs.",
+        "Next, add some milk, salt and pepper to the eggs. "
+        "Now whisk the eggs with a fork, until everything is mixed well.",
         "add milk salt and pepper and whisk the eggs",
-        2.0,
     ),
     Scene(scenes.cat, "It is a sunny morning, and my cat is sleeping in the window."),
     Scene(
         scenes.melt,
-        "Now melt some butter in a pan, over low heat.",
+        "Now melt some butter in a pan over low heat. "
+        "Let the butter melt slowly. It should not turn brown.",
         "melt some butter in a pan over low heat",
-        1.0,
     ),
-    Scene(scenes.pour, "Then pour the eggs into the pan.", "pour the eggs into the pan", 1.0),
+    Scene(
+        scenes.pour,
+        "Then pour the eggs into the pan. Pour in all of the eggs, and let them set for a moment.",
+        "pour the eggs into the pan",
+    ),
     Scene(
         scenes.stir,
-        "Keep stirring the eggs slowly, until they are soft and creamy.",
+        "Now stir the eggs slowly with a spatula. "
+        "Keep stirring the eggs, until they are soft and creamy. That takes three minutes.",
         "stir the eggs slowly until they are softly set",
-        2.0,
     ),
     Scene(
         scenes.grandmother,
@@ -85,9 +87,9 @@ STORY = (
     ),
     Scene(
         scenes.plate,
-        "Now put the eggs on a plate, and garnish with chives.",
+        "Finally, put the eggs on a plate, and garnish with chives. "
+        "Sprinkle the chopped chives over the eggs, and serve them hot.",
         "place the eggs on a plate and garnish with chives",
-        2.0,
     ),
     Scene(scenes.goodbye, "It is time for breakfast. Thank you for watching, and goodbye."),
 )
@@ -95,12 +97,12 @@ STORY = (
 
 def spoken(words: str) -> NDArray[np.int16]:
     """The words as samples, without the silence around them."""
-    done = subprocess.run(["espeak-ng", *VOICE, "--stdout", words], capture_output=True, check=True)
-    # To a pipe, espeak-ng writes a header that states no true length.
-    with wave.open(io.BytesIO(done.stdout)) as file:
-        if file.getframerate() != RATE:
-            raise SystemExit(f"espeak-ng speaks at {file.getframerate()} Hz, not {RATE}; set RATE")
-    samples = np.frombuffer(done.stdout[44:], np.int16)
+    with tempfile.NamedTemporaryFile(suffix=".wav") as sound:
+        subprocess.run(["flite", *VOICE, "-t", words, "-o", sound.name], check=True)
+        with wave.open(sound.name) as file:
+            if file.getframerate() != RATE:
+                raise SystemExit(f"flite speaks at {file.getframerate()} Hz, not {RATE}; set RATE")
+            samples = np.frombuffer(file.readframes(file.getnframes()), np.int16)
     loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 300)
     return samples[loud[0] : loud[-1] + 1]
 
@@ -109,7 +111,7 @@ def timed() -> Iterator[tuple[Scene, int, NDArray[np.int16]]]:
     """Each scene, how many pictures it has, and its sound from first picture to last."""
     for scene in STORY:
         voice = spoken(scene.words)
-        seconds = BEFORE + len(voice) / RATE + scene.longer + AFTER
+        seconds = BEFORE + len(voice) / RATE + AFTER
         pictures = round(seconds * FPS)
         sound = np.zeros(pictures * RATE // FPS, np.int16)
         start = round(BEFORE * RATE)
@@ -158,8 +160,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=HERE, help="folder to write into")
     asked = parser.parse_args()
-    if shutil.which("espeak-ng") is None:
-        raise SystemExit("espeak-ng is not installed; apt-get install espeak-ng")
+    if shutil.which("flite") is None:
+        raise SystemExit("flite is not installed; apt-get install flite")
     plan = list(timed())
     write_video(asked.out / f"{NAME}.mp4", plan)
     text = json.dumps(annotation(plan)) + "\n"

@@ -20,10 +20,14 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from starc.errors import ConfigError
 
+SPECIAL_IDS = 3
+"""Ids of a causal decoder before its tokenizer's: padding, end, unknown."""
+SENTINELS = 100
+"""Ids after them that mark hidden spans of speech."""
 EVENT_TOKENS = 3
 """The shortest event: start, end, a word."""
 MODEL_VERSION = 2
@@ -256,10 +260,6 @@ class T5Config:
 class LlamaConfig:
     """A Llama-family language model with tied embeddings; defaults are SmolLM2-135M's."""
 
-    SPECIAL: ClassVar[int] = 3
-    """Our ids before the text: padding, end, unknown."""
-    SENTINELS: ClassVar[int] = 100
-    """Our ids after the text: marks of hidden spans of speech."""
     width: int = 576
     """Of the embeddings; as decoder also the width of X and of the whole prefix."""
     feed_forward: int = 1536
@@ -287,7 +287,7 @@ class LlamaConfig:
     @property
     def text_vocabulary(self) -> int:
         """Ids of text with ours before and after it; time ids follow."""
-        return self.SPECIAL + self.words + self.SENTINELS
+        return SPECIAL_IDS + self.words + SENTINELS
 
     @property
     def vocabulary(self) -> int:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from starc.config import BeamSearch, LlamaConfig, LossConfig
+from starc.config import SPECIAL_IDS, BeamSearch, LossConfig
 from starc.decoder import beam_search
 from starc.decoder.llama import Cache, CausalDecoder, Llama
 from starc.model.starc import STaRC
@@ -78,7 +78,7 @@ def test_a_prefix_is_read_as_transformers_reads_it() -> None:
     decoder = CausalDecoder(CAUSAL).eval()
     table_VD = theirs.model.embed_tokens.weight.detach()
     state = {name: value for name, value in theirs.state_dict().items() if "lm_head" not in name}
-    special, stop = LlamaConfig.SPECIAL, LlamaConfig.SPECIAL + CAUSAL.words
+    special, stop = SPECIAL_IDS, SPECIAL_IDS + CAUSAL.words
     state["model.embed_tokens.weight"] = table_VD[special:stop]
     decoder.llama.load_state_dict(state)
     added_VD = torch.cat([table_VD[:special], table_VD[stop:]])

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
-from starc.config import LlamaConfig
+from starc.config import SPECIAL_IDS, LlamaConfig
 from starc.decoder.t5 import PAD, chunked_loss, require_memory
 
 GROWTH = 64
@@ -273,7 +273,7 @@ class CausalDecoder(nn.Module):
     @property
     def table_VD(self) -> Tensor:
         """The embeddings of all ids, which also score them."""
-        before_VD, after_VD = self.added.weight.tensor_split([LlamaConfig.SPECIAL])
+        before_VD, after_VD = self.added.weight.tensor_split([SPECIAL_IDS])
         return torch.cat([before_VD, self.llama.model.embed_tokens.weight, after_VD])
 
     def encode(self, speech_BL: Tensor, speech_mask_BL: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from starc.config import Config
+from starc.config import SPECIAL_IDS, Config
 from starc.decoder import time_tokens
 from starc.decoder.beam_search import Decoded
 from starc.decoder.time_tokens import Vocabulary
@@ -111,7 +111,7 @@ class Collator:
         self.config, self.tokenizer, self.seed = config, tokenizer, seed
         language_model = config.language_model
         self.vocabulary = Vocabulary(language_model.text_vocabulary, language_model.bins)
-        self.first = 0 if config.llama is None else config.llama.SPECIAL
+        self.first = 0 if config.llama is None else SPECIAL_IDS
         """Our id of the tokenizer's first word."""
 
     def __call__(self, examples: Sequence[Example], *, epoch: int | None = None) -> Batch:
