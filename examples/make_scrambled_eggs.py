@@ -31,8 +31,8 @@ NAME = "scrambled_eggs"
 FPS = 15
 RATE = 16_000
 """Of flite's sound."""
-VOICE = ("-voice", "slt")
-BEFORE, AFTER = 0.8, 1.2
+VOICE = ("-voice", "slt", "--setf", "duration_stretch=1.3")
+BEFORE, AFTER = 1.0, 3.0
 """Seconds of a scene before and after its words."""
 
 

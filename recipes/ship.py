@@ -3,7 +3,7 @@
     python recipes/ship.py PREPARED OUT MODEL [MODEL …]
 
 Several models are runs from the same start with different seeds: the mean of their weights says
-more than any of them. Weights go to half precision; the datastore becomes our own cooking steps,
+more than any of them. Matrices go to 8 bits; the datastore becomes our own cooking steps,
 embedded by MiniLM and centred like the training captions, of which nothing is shipped. `PREPARED`
 is what prepare_youcook2.py wrote.
 """
@@ -34,7 +34,7 @@ def main() -> None:
     assert first.tokenizer is not None
     joint = JointSpace.load(options.prepared / "joint.safetensors", first.tokenizer)
     ours = CaptionStore.load(options.prepared / "cooking")
-    checkpoint.save(options.out, first.model, tokenizer=first.tokenizer, joint=joint, half=True)
+    checkpoint.save(options.out, first.model, tokenizer=first.tokenizer, joint=joint, bits=8)
     ours.save(options.out / checkpoint.DATASTORE, half=True)
     total = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
     print(f"{options.out}: {total / 1e6:.1f} MB")

@@ -34,7 +34,7 @@ from starc.config import (
 )
 from starc.decoder.caption_writer import CaptionWriter
 from starc.decoder.llama import Llama
-from starc.decoder.quantised import unpack
+from starc.decoder.quantised import to_8_bits, unpack
 from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
@@ -122,20 +122,23 @@ def save(
     store: Datastore | None = None,
     joint: JointSpace | None = None,
     writer: CaptionWriter | None = None,
-    half: bool = False,
+    bits: int = 32,
 ) -> None:
     """Write a model folder; on any failure the folder that was there before stays as it was.
 
-    `half` stores weights in float16. The writer's files are copied.
+    `bits` are those of a stored weight: 32, 16 or, of a matrix, 8. The writer's files are copied.
     """
     folder = recover(folder)
     _require_ours(folder)
     try:
         with replacing_folder(folder) as fresh:
-            state = {
-                name: (tensor.half() if half else tensor).contiguous()
-                for name, tensor in model.state_dict().items()
-            }
+            state = {}
+            for name, tensor in model.state_dict().items():
+                if bits == 8 and tensor.ndim == 2:
+                    packed = to_8_bits(tensor)
+                    state |= {f"{name}.{kind}": part for kind, part in packed.items()}
+                else:
+                    state[name] = (tensor if bits == 32 else tensor.half()).contiguous()
             save_file(state, fresh / WEIGHTS, metadata={"format": "pt"})
             (fresh / WEIGHTS).chmod(0o644)
             inputs = replace(model.config.inputs, joint_space=joint is not None)
@@ -166,15 +169,16 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
     folder = _folder(folder_or_hub_id)
     try:
         config = read_config(folder)
-        state = load_file(folder / WEIGHTS)
+        state = unpack(load_file(folder / WEIGHTS))
     except FileNotFoundError as error:
         missing = Path(error.filename or WEIGHTS).name
         raise CheckpointError(f"{folder}: no {missing}; is this a model folder?") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder / WEIGHTS}: unreadable ({error}); copy it again") from None
-    model = STaRC(config)
+    with torch.device("meta"):  # no random numbers for weights that are about to be read
+        model = STaRC(config)
     _require_same(str(folder / WEIGHTS), model.state_dict(), state)
-    model.load_state_dict(state)
+    model.load_state_dict(state, assign=True)
     tokenizer_file, store_folder = folder / TOKENIZER, recover(folder / DATASTORE)
     tokenizer = read_tokenizer(tokenizer_file) if tokenizer_file.is_file() else None
     joint = None
