@@ -56,6 +56,11 @@ class InputConfig:
     """Who embeds the captions of the datastore: a CLIP folder or hub id, or minilm."""
     joint_space: bool = False
     """Features are vectors of pictures and speech together (joint.safetensors maps into it)."""
+    familiar_speech: float = field(default=0.0, metadata={"optional": True})
+    """Below this likeness of its speech to the datastore (inference/familiarity.py) a video is not
+    of the model's kind, and is not captioned unasked; 0: all are."""
+    familiar_frames: float = field(default=0.0, metadata={"optional": True})
+    """The same of its frames, where nothing is said."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -313,8 +318,13 @@ class WriterConfig:
     """Of a caption."""
     max_repeated_tokens: int = 3
     """So many tokens in a row at most stand twice in a caption."""
-    calibration: tuple[float, ...] = (1.0, 0.0)
-    """Slope and offset from the logit of its own probability to that of being right."""
+    calibration: tuple[float, ...] = (0.0, 1.0, 0.0)
+    """Logit of being right = a · logit of the span's confidence + b · logit of the caption's
+    probability + c, fitted on validation videos."""
+
+    def __post_init__(self) -> None:
+        if len(self.calibration) != 3:
+            raise ValueError(f"writer needs three numbers, got {self.calibration = }")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -412,9 +422,9 @@ class Config:
     retrieval: RetrievalConfig | None = field(default_factory=RetrievalConfig)
     prompt: PromptConfig | None = field(default_factory=PromptConfig)
     t5: T5Config = field(default_factory=T5Config)
-    llama: LlamaConfig | None = None
+    llama: LlamaConfig | None = field(default=None, metadata={"optional": True})
     """A Llama-family decoder in T5's place: T_in becomes its prefix."""
-    writer: WriterConfig | None = None
+    writer: WriterConfig | None = field(default=None, metadata={"optional": True})
     """A language model that writes the captions of the spans which the decoder has found."""
     decoding: BeamSearch = field(default_factory=BeamSearch)
     loss: LossConfig = field(default_factory=LossConfig, metadata={"training": True})
@@ -592,6 +602,8 @@ def _check_numbers(where: str, part: Any) -> None:
         "saliency_bias",
         "lora",
         "lora_from",
+        "familiar_speech",
+        "familiar_frames",
     }
     for spec in dataclasses.fields(part):
         value, name = getattr(part, spec.name), f"{where}.{spec.name}"
@@ -641,7 +653,7 @@ def build(kind: type, data: Any, where: str) -> Any:
     optional = {
         spec.name
         for spec in dataclasses.fields(kind)
-        if spec.metadata.get("training") or spec.name in ("llama", "writer")
+        if spec.metadata.get("training") or spec.metadata.get("optional")
     }
     if missing := [name for name in hints if name not in data and name not in optional]:
         raise ConfigError(f"{where}: missing {', '.join(missing)}; write all settings")

@@ -113,10 +113,12 @@ def test_captions_are_the_likeliest_tokens_of_transformers() -> None:
 
 def test_confidence_follows_the_calibration() -> None:
     (captions,) = writer().write([Request(SAID, [(13.0, 20.0)])])
-    assert writer().confidence(captions[0]) == pytest.approx(captions[0].probability, abs=1e-3)
-    steep = writer(calibration=(2.0, -1.0))
+    confident = writer().confidence(None, captions[0])
+    assert confident == pytest.approx(captions[0].probability, abs=1e-3)
+    steep = writer(calibration=(0.5, 2.0, -1.0))
     sure = captions[0]._replace(probability=0.99)
-    assert 0 < steep.confidence(captions[0]) < steep.confidence(sure)
+    assert 0 < steep.confidence(0.3, captions[0]) < steep.confidence(0.3, sure)
+    assert steep.confidence(0.3, sure) < steep.confidence(0.9, sure)
 
 
 def model_folder(path: Path) -> Path:

@@ -85,6 +85,12 @@ def plain(text: str) -> str:
     return re.sub(r"[^\w.'%/&-]+", " ", text).strip()
 
 
+def logit(probability: float) -> float:
+    """log p / (1 - p), kept finite."""
+    kept = min(max(probability, 1e-6), 1 - 1e-6)
+    return math.log(kept / (1 - kept))
+
+
 def scripts(spans: Sequence[Span]) -> list[list[int]]:
     """Indices of the spans in order of time, in texts of about equally many events."""
     order = sorted(range(len(spans)), key=lambda n: spans[n])
@@ -159,12 +165,15 @@ class CaptionWriter:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def confidence(self, caption: Caption) -> float:
-        """How likely the caption is right, by what was measured on validation videos."""
-        slope, offset = self.settings.calibration
-        likely = min(max(caption.probability, 1e-6), 1 - 1e-6)
-        logit = slope * math.log(likely / (1 - likely)) + offset
-        return round(1 / (1 + math.exp(-logit)), 4)
+    def confidence(self, span: float | None, caption: Caption) -> float:
+        """How likely an event is right, by what was measured on validation videos.
+
+        `span` is the decoder's confidence in the event before its caption was written.
+        """
+        weight, slope, offset = self.settings.calibration
+        total = weight * logit(0.5 if span is None else span)
+        total += slope * logit(caption.probability) + offset
+        return round(1 / (1 + math.exp(-total)), 4)
 
     @torch.inference_mode()
     def _write(self, rows: Sequence[_Row]) -> None:

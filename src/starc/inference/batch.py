@@ -114,7 +114,11 @@ def doubts(captioned: Captioned) -> tuple[str, ...]:
     lines = []
     if captioned.provenance.get("frames", "").startswith("none"):
         lines.append("no pictures: the captions are made of the speech alone")
-    if not captioned.events:
+    if (unfamiliar := captioned.provenance.get("unfamiliar")) and not captioned.events:
+        lines.append(f"not captioned: {unfamiliar}; --force shows what it would say")
+    elif unfamiliar:
+        lines.append(f"shown by --force: {unfamiliar}")
+    elif not captioned.events:
         lines.append("no event was found")
     elif known and statistics.median(known) < UNSURE:
         lines.append(

@@ -30,6 +30,7 @@ from starc.decoder import precision
 from starc.errors import VideoError
 from starc.files import cache
 from starc.files.atomic import replacing
+from starc.inference.familiarity import why_unfamiliar
 from starc.inference.predict import Prediction, VideoInputs, frame_plan, predict
 from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder, load_image_encoder
@@ -82,6 +83,8 @@ class Options:
     """cpu, cuda or auto."""
     precision: str = "float32"
     """float32, bfloat16 or int8, of the decoder's arithmetic."""
+    force: bool = False
+    """Show events also for a video that is not of the model's kind."""
     limits: MediaLimits = field(default_factory=MediaLimits)
     cache: Path | None = None
     """A folder; $XDG_CACHE_HOME/starc by default."""
@@ -178,7 +181,7 @@ class Captioner:
         given = chosen.transcript
         heard = (chosen.engine, chosen.language or "", chosen.whisper_model or "")
         content = "" if given is None else printable_name(given) + cache.fingerprint(given)
-        return cache.key(self._key, *heard, content)
+        return cache.key(self._key, *heard, content, *(["force"] if chosen.force else []))
 
     @property
     def _key(self) -> str:
@@ -308,6 +311,8 @@ class Captioner:
             if entry is not None and before is None:
                 cache.write(entry, made.to_json())
             events = _of_one_picture(made) if one.features.frames == 1 else made.events
+            if "unfamiliar" in made.provenance and not self.options.force:
+                events = ()
             captioned.append(replace(made, video=printable_name(one.video), events=events))
         return captioned
 
@@ -339,6 +344,8 @@ class Captioner:
                     "%s: %.0f s are too long for one look; captioned in %d overlapping windows",
                     one.video, one.features.duration, len(prediction.windows),
                 )  # fmt: skip
+            unfamiliar = why_unfamiliar(self.loaded, one.features.features_TD, one.speech.sentences)
+            provenance = self._provenance(prediction, one.features, one.speech)
             yield Captioned(
                 video=printable_name(one.video),
                 duration=one.features.duration,
@@ -347,7 +354,7 @@ class Captioner:
                 frame_times=prediction.frame_times,
                 saliency=prediction.saliency,
                 segments=prediction.segments,
-                provenance=self._provenance(prediction, one.features, one.speech),
+                provenance=provenance | ({"unfamiliar": unfamiliar} if unfamiliar else {}),
             )
 
     def _features(self, one: ReadVideo) -> Tensor:

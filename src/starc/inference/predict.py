@@ -9,7 +9,7 @@ account (long_videos.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from starc.config import BeamSearch
-from starc.decoder.caption_writer import CaptionWriter, Request, plain
+from starc.decoder.caption_writer import Caption, CaptionWriter, Request, plain
 from starc.decoder.time_tokens import mark_repeated
 from starc.errors import CheckpointError
 from starc.inference import long_videos
@@ -67,6 +67,8 @@ class Prediction:
     events: tuple[Event, ...]
     frame_times: tuple[float, ...]
     """Of the frames the model saw."""
+    features_TD: Tensor = field(compare=False, repr=False)
+    """Of these frames, as the model takes them."""
     saliency: tuple[float, ...]
     segments: tuple[Segment, ...]
     windows: tuple[WindowPrediction, ...]
@@ -147,50 +149,65 @@ def predict(
         model.train(training)
     in_order = iter(windows[n] for n in range(len(examples)))
     joined = [_joined(video, list(islice(in_order, len(video.examples)))) for video in cut]
-    return joined if loaded.writer is None else _written(loaded, loaded.writer, videos, cut, joined)
+    if loaded.writer is None:
+        return joined
+    written = write_captions(loaded, loaded.writer, videos, joined)
+    return [
+        replace(
+            one,
+            events=tuple(
+                mark_repeated(
+                    [
+                        replace(
+                            event,
+                            caption=caption.text,
+                            confidence=loaded.writer.confidence(event.confidence, caption),
+                        )
+                        for event, caption in zip(one.events, captions, strict=True)
+                    ]
+                )
+            ),
+        )
+        if captions
+        else one
+        for one, captions in zip(joined, written, strict=True)
+    ]
 
 
-def _written(
+def write_captions(
     loaded: Loaded,
     writer: CaptionWriter,
     videos: Sequence[VideoInputs],
-    cut: Sequence[VideoWindows],
     predictions: Sequence[Prediction],
-) -> list[Prediction]:
-    """The predictions with captions by the caption writer, where anything is said at all."""
+) -> list[list[Caption]]:
+    """The caption writer's words for each event; none for a video in which nothing is said."""
     spoken = [n for n, video in enumerate(videos) if video.sentences and predictions[n].events]
     requests = [
         Request(
             videos[n].sentences,
             [(event.start, event.end) for event in predictions[n].events],
-            retrieve_for(loaded, writer, cut[n], predictions[n].events),
+            _retrieved(loaded, writer.settings.retrieved, predictions[n]),
         )
         for n in spoken
     ]
-    written = list(predictions)
-    for n, captions in zip(spoken, writer.write(requests), strict=True):
-        events = [
-            replace(event, caption=caption.text, confidence=writer.confidence(caption))
-            for event, caption in zip(predictions[n].events, captions, strict=True)
-        ]
-        written[n] = replace(predictions[n], events=tuple(mark_repeated(events)))
-    return written
+    captions: list[list[Caption]] = [[] for _ in videos]
+    for n, written in zip(spoken, writer.write(requests), strict=True):
+        captions[n] = written
+    return captions
 
 
-def retrieve_for(
-    loaded: Loaded, writer: CaptionWriter, video: VideoWindows, events: Sequence[Event]
-) -> list[list[str]]:
-    """The captions of the datastore nearest to each event's frames."""
-    if loaded.store is None or not len(loaded.store) or not writer.settings.retrieved:
+def _retrieved(loaded: Loaded, most: int, prediction: Prediction) -> list[list[str]]:
+    """The captions of the datastore nearest to the frames of each event."""
+    if loaded.store is None or not len(loaded.store) or not most:
         return []
-    time_T = torch.tensor(video.times)
+    time_T = torch.tensor(prediction.frame_times)
     query_SD = torch.stack(
         [
-            video.features_TD[(event.start <= time_T) & (time_T <= event.end)].sum(0)
-            for event in events
+            prediction.features_TD[(event.start <= time_T) & (time_T <= event.end)].sum(0)
+            for event in prediction.events
         ]
     )
-    rows = loaded.store.search(query_SD, k=writer.settings.retrieved).index_SR.tolist()
+    rows = loaded.store.search(query_SD, k=most).index_SR.tolist()
     return [
         [plain(loaded.store.captions[n]) for n in row] if query_D.any() else []
         for row, query_D in zip(rows, query_SD, strict=True)
@@ -233,6 +250,7 @@ def _joined(video: VideoWindows, windows: Sequence[WindowPrediction]) -> Predict
     return Prediction(
         events=tuple(events),
         frame_times=video.times,
+        features_TD=video.features_TD,
         saliency=tuple(long_videos.merge_frames(ranges, [one.saliency for one in windows])),
         segments=tuple(long_videos.merge_segments(ranges, [one.segments for one in windows])),
         windows=tuple(windows),
