@@ -3,21 +3,27 @@
     python recipes/caption_writer.py shrink  MODEL.gguf PREPARED START
     python recipes/caption_writer.py retrieve PREPARED
     python recipes/caption_writer.py train   START PREPARED RUN [--minutes 100] [--resume]
-    python recipes/caption_writer.py ship    MODEL.gguf START RUN SMALL OUT
+    python recipes/caption_writer.py spans   START PREPARED OUT.pt
+    python recipes/caption_writer.py ship    MODEL.gguf START RUN SPANS.pt SMALL OUT
+    python recipes/caption_writer.py calibrate PREPARED MODEL
 
 `shrink` keeps the pieces that cooks say and all but three layers, whose loss was found not to hurt
 (START: config.json, tokenizer.json, model.safetensors, and what was kept of the file in kept.json).
 `retrieve` finds captions of our own datastore for every training event, with word vectors fitted
 without its video. `train` fits low-rank changes; the learning rate follows the clock, so a busy
 machine takes fewer steps. Two processes: `torchrun --nproc-per-node 2 recipes/caption_writer.py
-train …`; each has one thread. A state is saved every few minutes. `ship` puts the writer beside the
-small model that finds the spans: pretrained matrices bit by bit as the file has them, changes in 8
-bits. PREPARED is a folder of prepare_youcook2.py.
+train …`; each has one thread. A state is saved every few minutes. `spans` trains the span head on
+the first layers, which the changes leave alone, and tunes it on choose.json. `ship` puts writer and
+head beside the small STaRC: pretrained matrices bit by bit as the file has them, changes in 8 bits.
+`calibrate` fits how sure the model says it is to how often it is right on choose.json: an event is
+right if a reference overlaps it by a tIoU of .3 and its caption has METEOR .15 with that
+reference's. PREPARED is a folder of prepare_youcook2.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -35,12 +41,22 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.nn.utils.rnn import pad_sequence
 
-from starc.config import LlamaConfig, WriterConfig, from_dict, to_dict
+from starc.config import LlamaConfig, SpanConfig, WriterConfig, from_dict, to_dict
 from starc.decoder import quantised
-from starc.decoder.caption_writer import Span, Word, blocks, plain, scripts, words_of
+from starc.decoder.caption_writer import (
+    CaptionWriter,
+    Span,
+    Word,
+    blocks,
+    logit,
+    plain,
+    scripts,
+    words_of,
+)
 from starc.decoder.llama import Llama
 from starc.decoder.pretrained import (
     Gguf,
@@ -51,7 +67,16 @@ from starc.decoder.pretrained import (
     llama_config,
     llama_weights,
 )
+from starc.decoder.span_head import END as END_LOGIT
+from starc.decoder.span_head import START, SpanHead, bins_of
+from starc.evaluation import score
+from starc.evaluation.meteor import Meteor
+from starc.files.annotations import VideoAnnotation, read_references
+from starc.inference.predict import predict
+from starc.media.subtitles import read_transcripts
 from starc.model import checkpoint
+from starc.retrieval.datastore import CaptionStore
+from starc.training.dataset import Videos
 from starc.types import Sentence
 
 DROPPED = (12, 14, 25)
@@ -65,6 +90,8 @@ WARM = 15
 SAVE_EVERY = 240.0
 """Seconds between states."""
 RETRIEVED = 2
+RIGHT_OVERLAP, RIGHT_METEOR = 0.3, 0.15
+"""From when on an event counts as right."""
 
 
 # Shrinking --------------------------------------------------------------------------------------
@@ -136,10 +163,7 @@ def retrieve(prepared: Path) -> None:
     from joint_space import FOLDS, Words, around  # type: ignore[import-not-found]
     from prepare_youcook2 import Embedder  # type: ignore[import-not-found]
 
-    from starc.files.annotations import read_references
-    from starc.media.subtitles import read_transcripts
     from starc.model.joint_space import JointSpace
-    from starc.retrieval.datastore import CaptionStore
 
     train = dict(read_references(prepared / "train.json"))
     speech = read_transcripts(prepared / "speech.json")
@@ -340,10 +364,138 @@ def start_model(start: Path, *, lora: int, lora_from: int) -> tuple[Llama, Token
     return model, Tokenizer.from_file(str(start / "tokenizer.json"))
 
 
+# Spans ------------------------------------------------------------------------------------------
+
+
+def spans(start: Path, prepared: Path, out: Path) -> None:
+    """Train the span head on the videos whose speech has real times; choose its decoding."""
+    torch.set_num_threads(1)
+    llama, tokenizer = start_model(start, lora=0, lora_from=0)
+    speech = read_transcripts(prepared / "speech.json")
+    bins, wanted = dict[str, Tensor](), dict[str, VideoAnnotation]()
+    parts = {name: read_references(prepared / f"{name}.json") for name in ("timed", "choose")}
+    with torch.inference_mode():
+        for videos in parts.values():
+            for name, video in videos.items():
+                if speech.get(name) and video.duration:
+                    words = words_of(speech[name])
+                    bins[name] = bins_of(llama, tokenizer, words, video.duration, SpanConfig())
+                    wanted[name] = video
+    settings = SpanConfig()
+    head = SpanHead(llama.settings.width, settings).eval()
+    train_names = [name for name in parts["timed"] if name in bins]
+    for seed, member in enumerate(head.members):
+        train_member(member, train_names, bins, wanted, seed)
+    names = [name for name in parts["choose"] if name in bins]
+    head.settings, f1 = tuned(head, names, bins, wanted)
+    print(f"F1 {100 * f1:.2f} on choose.json with {head.settings}", flush=True)
+    torch.save({"head": head.state_dict(), "settings": asdict(head.settings)}, out)
+
+
+def train_member(
+    member: nn.Module,
+    names: Sequence[str],
+    bins: Mapping[str, Tensor],
+    wanted: Mapping[str, VideoAnnotation],
+    seed: int,
+    *,
+    epochs: int = 25,
+    rate: float = 3e-3,
+    batch: int = 8,
+) -> None:
+    """Binary cross-entropy of start, end and inside on random parts of the videos."""
+    torch.manual_seed(seed)
+    rng = random.Random(seed)
+    for parameter in member.children():
+        if isinstance(parameter, nn.Linear | nn.GRU):
+            parameter.reset_parameters()
+    member.train()
+    optimiser = torch.optim.AdamW(member.parameters(), lr=rate, weight_decay=0.02)
+    steps, step = epochs * (len(names) // batch), 0
+    for _ in range(epochs):
+        order = rng.sample(list(names), len(names))
+        for first in range(0, len(order) - batch + 1, batch):
+            rows, labels = list[Tensor](), list[Tensor]()
+            for name in order[first : first + batch]:
+                x_TD, y_T3 = bins[name].clone(), span_labels(wanted[name], len(bins[name]))
+                if len(x_TD) > 60:
+                    at = rng.randrange(len(x_TD) - 50)
+                    part = slice(at, at + rng.randrange(50, 150))
+                    x_TD, y_T3 = x_TD[part], y_T3[part]
+                rows.append(x_TD)
+                labels.append(y_T3)
+            for group in optimiser.param_groups:
+                group["lr"] = rate * min(1, (step + 1) / 20) * (1 - step / steps)
+            real_BT = pad_sequence([torch.ones(len(row)) for row in rows], True)
+            loss_BT = F.binary_cross_entropy_with_logits(
+                member(pad_sequence(rows, True)), pad_sequence(labels, True), reduction="none"
+            ).mean(-1)
+            optimiser.zero_grad()
+            ((loss_BT * real_BT).sum() / real_BT.sum()).backward()
+            torch.nn.utils.clip_grad_norm_(member.parameters(), 1.0)
+            optimiser.step()
+            step += 1
+    member.eval()
+
+
+def span_labels(video: VideoAnnotation, count: int) -> Tensor:
+    """Starts and ends smeared over some seconds, and the part of each bin inside an event."""
+    size, blur = SpanConfig().bin, 3.0
+    middle_T, label_T3 = (torch.arange(count) + 0.5) * size, torch.zeros(count, 3)
+    for start, end in video.spans:
+        for n, at in ((START, start), (END_LOGIT, end)):
+            near_T = torch.exp(-((middle_T - at) ** 2) / (2 * blur**2))
+            label_T3[:, n] = torch.maximum(label_T3[:, n], near_T)
+        covered_T = (middle_T + size / 2).clamp(max=end) - (middle_T - size / 2).clamp(min=start)
+        label_T3[:, 2] = torch.maximum(label_T3[:, 2], (covered_T / size).clamp(0, 1))
+    return label_T3
+
+
+@torch.no_grad()
+def tuned(
+    head: SpanHead,
+    names: Sequence[str],
+    bins: Mapping[str, Tensor],
+    wanted: Mapping[str, VideoAnnotation],
+) -> tuple[SpanConfig, float]:
+    """The settings of decoding with the best F1."""
+    logits = {name: head(bins[name][None])[0] for name in names}
+    references = {name: wanted[name] for name in names}
+    best = (head.settings, 0.0)
+    for reward, inside, length in itertools.product((1.5, 2, 2.5, 3, 3.5), (0, 1, 2), (0, 0.5, 1)):
+        numbers = (float(number) for number in (reward, inside, length))
+        head.settings = SpanConfig(
+            **dict(zip(("reward", "inside", "length"), numbers, strict=True))
+        )
+        made = {}
+        for name in names:
+            spans = head.spans(logits[name], wanted[name].duration or 1.0)
+            times = tuple((one.start, one.end) for one in spans)
+            made[name] = VideoAnnotation(times, ("x",) * len(times), wanted[name].duration)
+        f1 = localisation(made, references)
+        if f1 > best[1]:
+            best = (head.settings, f1)
+    head.settings = best[0]
+    return best
+
+
+def localisation(
+    made: Mapping[str, VideoAnnotation], references: Mapping[str, VideoAnnotation]
+) -> float:
+    """F1 of the times alone."""
+    return float(score(made, references, metrics=("localisation",)).metrics["F1"])
+
+
+def overlap(one: Span, other: Span) -> float:
+    """tIoU."""
+    shared = min(one[1], other[1]) - max(one[0], other[0])
+    return max(0.0, shared) / (max(one[1], other[1]) - min(one[0], other[0]))
+
+
 # Shipping ---------------------------------------------------------------------------------------
 
 
-def ship(file: Path, start: Path, run: Path, small: Path, out: Path) -> None:
+def ship(file: Path, start: Path, run: Path, spans: Path, small: Path, out: Path) -> None:
     """The small model's folder with the writer in it."""
     gguf, kept = Gguf.read(file), json.loads((start / "kept.json").read_text())
     whole = llama_config(gguf)
@@ -375,25 +527,85 @@ def ship(file: Path, start: Path, run: Path, small: Path, out: Path) -> None:
     path = out / checkpoint.CONFIG
     config = json.loads(path.read_text())
     mark = {checkpoint.MARK: config.pop(checkpoint.MARK)}
-    writer = WriterConfig(llama=LlamaConfig(**facts), retrieved=RETRIEVED)
+    timing = torch.load(spans, weights_only=True)
+    writer = WriterConfig(
+        llama=LlamaConfig(**facts), spans=SpanConfig(**timing["settings"]), retrieved=RETRIEVED
+    )
     config = replace(from_dict(config), writer=writer)
     path.write_text(json.dumps(mark | to_dict(config), indent=2) + "\n")
-    save_file({k: t.contiguous() for k, t in tensors.items()}, out / checkpoint.WRITER)
+    whole_file = {f"llama.{name}": tensor.contiguous() for name, tensor in tensors.items()}
+    whole_file |= {f"head.{name}": tensor.half() for name, tensor in timing["head"].items()}
+    save_file(whole_file, out / checkpoint.WRITER)
     (out / checkpoint.WRITER).chmod(0o644)
     shutil.copyfile(start / "tokenizer.json", out / checkpoint.WRITER_TOKENIZER)
     size = sum(item.stat().st_size for item in out.rglob("*") if item.is_file())
     print(f"{out}: {size / 1e6:.1f} MB")
 
 
+def calibrate(prepared: Path, model: Path) -> None:
+    """Write into the model's config.json how sure it may be; print a reliability curve."""
+    loaded = checkpoint.load(model, device="cpu")
+    writer = loaded.writer
+    assert writer is not None
+    plain_writer = CaptionWriter(
+        writer.llama, writer.tokenizer, replace(writer.settings, calibration=(0.0, 1.0, 0.0)),
+        writer.folder, writer.head,
+    )  # fmt: skip
+    judge, features, right = Meteor(), list[tuple[float, float]](), list[float]()
+    videos = Videos.read(
+        prepared / "choose.json", prepared / "speech.safetensors", prepared / "speech.json"
+    )
+    bare = replace(loaded, writer=plain_writer, store=CaptionStore.load(prepared / "cooking"))
+    for n in range(len(videos)):
+        inputs = videos.inputs(n)
+        (prediction,) = predict(bare, [inputs])
+        spans, _ = writer.spans(inputs.sentences, inputs.duration) if inputs.sentences else ([], 0)
+        reference = videos.annotations[inputs.id]
+        for event, span in zip(prediction.events, spans, strict=False):
+            near = [
+                caption
+                for other, caption in zip(reference.spans, reference.sentences, strict=True)
+                if overlap((event.start, event.end), other) >= RIGHT_OVERLAP
+            ]
+            scores = [judge.score(event.caption, caption) for caption in near]
+            features.append((logit(span.confidence), logit(event.confidence or 0.5)))
+            right.append(float(max(scores, default=0.0) >= RIGHT_METEOR))
+    weight = torch.zeros(3, requires_grad=True)
+    x_N3 = torch.tensor([(*one, 1.0) for one in features])
+    y_N = torch.tensor(right)
+    optimiser = torch.optim.LBFGS([weight], max_iter=200)
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = F.binary_cross_entropy_with_logits(x_N3 @ weight, y_N)
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(loss)
+    path = model / checkpoint.CONFIG
+    facts = json.loads(path.read_text())
+    facts["writer"]["calibration"] = [round(float(one), 4) for one in weight]
+    path.write_text(json.dumps(facts, indent=2) + "\n")
+    sure_N = (x_N3 @ weight).sigmoid().detach()
+    print(f"{len(y_N)} events, {y_N.mean():.3f} right; {facts['writer']['calibration']}")
+    for low in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6):
+        some_N = (sure_N >= low) & (sure_N < low + 0.1)
+        if some_N.any():
+            said, was = float(sure_N[some_N].mean()), float(y_N[some_N].mean())
+            print(f"said {said:.2f}, was {was:.2f}, {int(some_N.sum())} events")
+
+
 def main() -> None:
-    """One of the four."""
+    """One of these."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     kinds = arguments.add_subparsers(dest="kind", required=True)
     for kind, paths in (
         ("shrink", ("file", "prepared", "out")),
         ("retrieve", ("prepared",)),
         ("train", ("start", "prepared", "run")),
-        ("ship", ("file", "start", "run", "small", "out")),
+        ("spans", ("start", "prepared", "out")),
+        ("ship", ("file", "start", "run", "spans", "small", "out")),
+        ("calibrate", ("prepared", "model")),
     ):
         one = kinds.add_parser(kind)
         for path in paths:
@@ -411,7 +623,9 @@ def main() -> None:
         train(options)
         return
     paths = {name: value for name, value in vars(options).items() if name != "kind"}
-    {"shrink": shrink, "retrieve": retrieve, "ship": ship}[options.kind](**paths)
+    steps = {"shrink": shrink, "retrieve": retrieve, "spans": spans, "ship": ship}
+    steps["calibrate"] = calibrate
+    steps[options.kind](**paths)
 
 
 if __name__ == "__main__":

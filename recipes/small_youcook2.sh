@@ -46,7 +46,8 @@ writer="$here/caption_writer.py"
 [ -e "$out/start/model.safetensors" ] || python "$writer" shrink "$gguf" "$out/data" "$out/start"
 [ -e "$out/data/retrieved.json" ] || python "$writer" retrieve "$out/data"
 torchrun --nproc-per-node 2 "$writer" train "$out/start" "$out/data" "$out/writer" --minutes 100 --resume
-[ -e "$out/small-youcook2" ] || python "$writer" ship "$gguf" "$out/start" "$out/writer" \
+[ -e "$out/spans.pt" ] || python "$writer" spans "$out/start" "$out/data" "$out/spans.pt"
+[ -e "$out/small-youcook2" ] || python "$writer" ship "$gguf" "$out/start" "$out/writer" "$out/spans.pt" \
     "$out/tiny-youcook2" "$out/small-youcook2"
 python "$writer" calibrate "$out/data" "$out/small-youcook2"
 python "$here/../benchmarks/embedded.py" --prepared "$out/data" --model "$out/small-youcook2"

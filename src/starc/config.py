@@ -308,10 +308,37 @@ class LlamaConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SpanConfig:
+    """The span head: when things happen, from what is said (decoder/span_head.py)."""
+
+    layers: int = 5
+    """Of the writer's language model, whose states it reads; below `lora_from`."""
+    width: int = 96
+    """Of the recurrent states, each way."""
+    members: int = 2
+    """Networks from different seeds, whose logits are averaged."""
+    bin: float = 2.0
+    """Seconds of a bin."""
+    shortest: float = 6.0
+    longest: float = 90.0
+    """Seconds of a span."""
+    typical: float = 16.0
+    """Seconds from which longer and shorter spans are less likely."""
+    reward: float = 3.5
+    """For each span: more gives more of them."""
+    inside: float = 1.0
+    """Weight of what goes on inside."""
+    length: float = 0.5
+    """Weight of the distance from the typical length."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class WriterConfig:
     """The caption writer: a language model that captions given spans from speech and retrieval."""
 
     llama: LlamaConfig = field(default_factory=LlamaConfig)
+    spans: SpanConfig | None = None
+    """Where something is said, spans come from this head instead of the decoder."""
     retrieved: int = 2
     """Captions of the datastore that it reads for each event; 0: none."""
     max_tokens: int = 40

@@ -135,7 +135,7 @@ def model_folder(path: Path) -> Path:
         if "lora_" in name:
             parts = quantised.to_8_bits(tensor)
             packed |= {f"{name}.{kind}": part for kind, part in parts.items()}
-    save_file(packed, path / checkpoint.WRITER)
+    save_file({f"llama.{k}": v for k, v in packed.items()}, path / checkpoint.WRITER)
     byte_tokenizer().save(str(path / checkpoint.WRITER_TOKENIZER))
     settings = WriterConfig(llama=llama.settings, max_tokens=5)
     loaded = checkpoint.load(path, device="cpu")

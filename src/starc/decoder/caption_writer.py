@@ -31,6 +31,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from starc.config import WriterConfig
 from starc.decoder.llama import Cache, Llama
+from starc.decoder.span_head import INSIDE as INSIDE_LOGIT
+from starc.decoder.span_head import SpanHead, TimedSpan, bins_of
 from starc.types import Sentence
 
 Span = tuple[float, float]
@@ -133,11 +135,17 @@ class CaptionWriter:
     """A language model that captions spans."""
 
     def __init__(
-        self, llama: Llama, tokenizer: Tokenizer, settings: WriterConfig, folder: Path
+        self,
+        llama: Llama,
+        tokenizer: Tokenizer,
+        settings: WriterConfig,
+        folder: Path,
+        head: SpanHead | None = None,
     ) -> None:
         self.llama, self.tokenizer, self.settings = llama.eval(), tokenizer, settings
         self.folder = folder
         """Where its files are."""
+        self.head = None if head is None else head.eval()
         (self.newline,) = self._encode("\n")
 
     def write(self, requests: Sequence[Request]) -> list[list[Caption]]:
@@ -164,6 +172,20 @@ class CaptionWriter:
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    @torch.inference_mode()
+    def spans(
+        self, sentences: Sequence[Sentence], duration: float
+    ) -> tuple[list[TimedSpan], Tensor]:
+        """When things happen, and how likely something does in each bin; for a writer with a head.
+
+        Bins are `settings.spans.bin` seconds long.
+        """
+        assert self.head is not None
+        settings = self.head.settings
+        bins_TD = bins_of(self.llama, self.tokenizer, words_of(sentences), duration, settings)
+        logits_T3 = self.head(bins_TD[None])[0]
+        return self.head.spans(logits_T3, duration), logits_T3[:, INSIDE_LOGIT].sigmoid()
 
     def confidence(self, span: float | None, caption: Caption) -> float:
         """How likely an event is right, by what was measured on validation videos.

@@ -248,6 +248,14 @@ class Llama(nn.Module):
         states_BLD: Tensor = self.model.norm(x_BLD)
         return states_BLD
 
+    def first_layers(self, x_BLD: Tensor, layers: int) -> Tensor:
+        """States after so many layers, without a norm."""
+        position_BL = torch.arange(x_BLD.shape[1], device=x_BLD.device).expand(len(x_BLD), -1)
+        positions = _Positions(self.settings, position_BL, None)
+        for n, layer in enumerate(self.model.layers[:layers]):
+            x_BLD = layer(x_BLD, positions, None, n)
+        return x_BLD
+
     def logits(self, states: Tensor) -> Tensor:
         """Scores of all text ids for states [..., D]."""
         return F.linear(states, self.model.embed_tokens.weight)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from starc.config import BeamSearch
+from starc.decoder.beam_search import Decoded
 from starc.decoder.caption_writer import Caption, CaptionWriter, Request, plain
 from starc.decoder.time_tokens import mark_repeated
 from starc.errors import CheckpointError
@@ -126,6 +127,7 @@ def predict(
         raise CheckpointError(f"{loaded.folder}: no tokenizer.json; copy the model's own")
     collate = Collator(loaded.config, loaded.tokenizer)
     cut = [split(loaded, video) for video in videos]
+    owner = [n for n, video in enumerate(cut) for _ in video.examples]
     examples = [example for video in cut for example in video.examples]
     spans = [span for video in cut for span in video.spans]
     # Windows of similar memory decode together: less padding, the same answers.
@@ -134,13 +136,22 @@ def predict(
         for example in examples
     ]
     order = sorted(range(len(examples)), key=lengths.__getitem__)
+    writer = loaded.writer
+    by_head = [writer is not None and writer.head and bool(video.sentences) for video in videos]
     windows: dict[int, WindowPrediction] = {}
     model, search = loaded.model, search or loaded.config.decoding
     device, training = next(model.parameters()).device, model.training
     model.eval()
     try:
-        for first in range(0, len(order), AT_ONCE):
-            some = order[first : first + AT_ONCE]
+        for n in (n for n in order if by_head[owner[n]]):
+            with torch.no_grad():
+                batch = collate([examples[n]]).to(device)
+                encoded = model.encode(batch, loaded.store, inference=True)
+            one = Generated([Decoded((), (), 0.0)], encoded)
+            windows[n] = _window(loaded, collate, examples[n], spans[n], one)
+        decoded = [n for n in order if not by_head[owner[n]]]
+        for first in range(0, len(decoded), AT_ONCE):
+            some = decoded[first : first + AT_ONCE]
             batches = [collate([examples[n]]).to(device) for n in some]
             generated = model.generate(batches, loaded.store, search)
             for n, one in zip(some, generated, strict=True):
@@ -149,29 +160,41 @@ def predict(
         model.train(training)
     in_order = iter(windows[n] for n in range(len(examples)))
     joined = [_joined(video, list(islice(in_order, len(video.examples)))) for video in cut]
-    if loaded.writer is None:
+    if writer is None:
         return joined
-    written = write_captions(loaded, loaded.writer, videos, joined)
-    return [
-        replace(
-            one,
-            events=tuple(
-                mark_repeated(
-                    [
-                        replace(
-                            event,
-                            caption=caption.text,
-                            confidence=loaded.writer.confidence(event.confidence, caption),
-                        )
-                        for event, caption in zip(one.events, captions, strict=True)
-                    ]
-                )
-            ),
-        )
-        if captions
-        else one
-        for one, captions in zip(joined, written, strict=True)
+    joined = [
+        _timed(writer, video, one) if head else one
+        for video, one, head in zip(videos, joined, by_head, strict=True)
     ]
+    captions = write_captions(loaded, writer, videos, joined)
+    return [
+        _captioned(writer, one, written) if written else one
+        for one, written in zip(joined, captions, strict=True)
+    ]
+
+
+def _timed(writer: CaptionWriter, video: VideoInputs, prediction: Prediction) -> Prediction:
+    """The prediction with events where the span head puts them, and what it found inside them."""
+    assert writer.settings.spans is not None
+    spans, inside_T = writer.spans(video.sentences, video.duration)
+    seconds, last = writer.settings.spans.bin, len(inside_T) - 1
+    return replace(
+        prediction,
+        events=tuple(Event(span.start, span.end, "", span.confidence) for span in spans),
+        saliency=tuple(
+            float(inside_T[min(last, int(time // seconds))]) for time in prediction.frame_times
+        ),
+    )
+
+
+def _captioned(
+    writer: CaptionWriter, prediction: Prediction, captions: Sequence[Caption]
+) -> Prediction:
+    events = [
+        replace(event, caption=one.text, confidence=writer.confidence(event.confidence, one))
+        for event, one in zip(prediction.events, captions, strict=True)
+    ]
+    return replace(prediction, events=tuple(mark_repeated(events)))
 
 
 def write_captions(

@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from starc.config import (
     MODEL_VERSION,
@@ -35,6 +35,7 @@ from starc.config import (
 from starc.decoder.caption_writer import CaptionWriter
 from starc.decoder.llama import Llama
 from starc.decoder.quantised import to_8_bits, unpack
+from starc.decoder.span_head import SpanHead
 from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
@@ -132,7 +133,7 @@ def save(
     _require_ours(folder)
     try:
         with replacing_folder(folder) as fresh:
-            state = {}
+            state: dict[str, Tensor] = {}
             for name, tensor in model.state_dict().items():
                 if bits == 8 and tensor.ndim == 2:
                     packed = to_8_bits(tensor)
@@ -208,11 +209,16 @@ def load_writer(folder: Path, settings: WriterConfig, device: torch.device) -> C
         raise CheckpointError(f"{folder / WRITER}: unreadable ({error}); copy it again") from None
     with torch.device("meta"):
         llama = Llama(settings.llama)
-    _require_same(str(folder / WRITER), llama.state_dict(), state)
-    llama.load_state_dict(state, assign=True)
+        parts = nn.ModuleDict({"llama": llama})
+        if settings.spans is not None:
+            parts["head"] = SpanHead(settings.llama.width, settings.spans)
+    _require_same(str(folder / WRITER), parts.state_dict(), state)
+    parts.load_state_dict(state, assign=True)
     llama.merge()
+    parts.to(device)
+    head = parts["head"] if settings.spans is not None else None
     tokenizer = read_tokenizer(folder / WRITER_TOKENIZER)
-    return CaptionWriter(llama.to(device), tokenizer, settings, folder)
+    return CaptionWriter(llama, tokenizer, settings, folder, head)  # type: ignore[arg-type]
 
 
 def read_config(folder: Path) -> Config:
