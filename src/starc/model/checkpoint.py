@@ -27,11 +27,12 @@ from starc.config import MODEL_VERSION, Config, apply_overrides, from_dict, to_d
 from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
-from starc.files.atomic import recover, replacing_folder
+from starc.files.atomic import recover, replacing_folder, require_ours
 from starc.media.encoders import hub_is_away
 from starc.model import published
 from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
+from starc.retrieval import captions
 from starc.retrieval.datastore import Datastore, open_datastore
 
 MARK = "starc_model"
@@ -198,20 +199,12 @@ def fingerprint(folder: Path) -> str:
 
 def _require_ours(folder: Path) -> None:
     """Refuse to replace a folder that holds anything but a model of ours."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    try:
-        facts = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        facts = None
-    if not isinstance(facts, dict) or MARK not in facts:
-        raise CheckpointError(f"{folder}: not a model folder of ours; choose another place")
-    ours = {CONFIG, WEIGHTS, TOKENIZER, JOINT, DATASTORE}
-    if foreign := sorted({item.name for item in folder.iterdir()} - ours):
-        raise CheckpointError(
-            f"{folder}: holds files that are not a model's ({_listed(foreign)}); "
-            "choose another place"
-        )
+
+    def files(_: Mapping[str, Any]) -> list[str]:
+        store = [f"{DATASTORE}/{name}" for name in captions.own_files(folder / DATASTORE)]
+        return [WEIGHTS, TOKENIZER, JOINT, *store]
+
+    require_ours(folder, CONFIG, MARK, files, CheckpointError)
 
 
 def import_published(
