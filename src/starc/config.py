@@ -485,6 +485,8 @@ def check(config: Config) -> None:
         value = getattr(config, part.name)
         if dataclasses.is_dataclass(value) and not hasattr(value, "__post_init__"):
             _check_numbers(part.name, value)
+    if t5.bins < 2:
+        raise ConfigError(f"t5.bins: a span needs two moments at least (found {t5.bins})")
     if t5.width % temporal.heads:
         raise ConfigError(
             f"temporal.heads: {temporal.heads} does not divide t5.width {t5.width}; "
@@ -576,7 +578,8 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
     elif origin is tuple and isinstance(value, list | tuple):
         return tuple(_typed(item, options[0], where) for item in value)
     elif hint is float and type(value) in (int, float):
-        return float(value)
+        with suppress(OverflowError):  # of a whole number with 400 digits
+            return float(value)
     elif type(value) is hint or (origin is Literal and value in options):
         return value
     raise ConfigError(f"{where}: expected {_describe(hint)} (found {value!r})")

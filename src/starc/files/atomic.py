@@ -33,7 +33,7 @@ if sys.platform != "win32":
     import fcntl
 
 YOUNG = 2.0
-"""Seconds for which a temporary file is left alone: its writer may not hold it yet."""
+"""Seconds."""
 _UMASK = os.umask(0o077)
 os.umask(_UMASK)  # asked once: between two such calls another thread's files would be wrong
 
@@ -53,10 +53,11 @@ def replacing(path: str | Path, *, binary: bool = False, new: bool = False) -> I
 def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     """An empty file that becomes `path`, for libraries that open files themselves.
 
-    With `new` it replaces nothing: FileExistsError if somebody else was first.
+    With `new` it replaces nothing and follows no link: FileExistsError if anything is there.
     """
-    path = _target(Path(path))
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_UMASK
+    path = Path(path) if new else _target(Path(path))
+    kept = not new and path.exists()
+    mode = stat.S_IMODE(path.stat().st_mode) if kept else 0o666 & ~_UMASK
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     part = Path(name)
     try:
@@ -167,8 +168,11 @@ def _held(folder: Path) -> list[str]:
     return names
 
 
-def sweep(paths: Iterable[Path]) -> None:
-    """Remove what killed writers of `paths` left; what a living one holds is locked and stays."""
+def sweep(paths: Iterable[Path], *, alone: bool = False) -> None:
+    """Remove what killed writers of `paths` left; what a living one holds is locked and stays.
+
+    What is young stays too, unless the caller is `alone`: its writer may be about to lock it.
+    """
     by_folder: dict[Path, set[str]] = {}
     for path in paths:
         by_folder.setdefault(path.parent, set()).add(path.name)
@@ -177,17 +181,17 @@ def sweep(paths: Iterable[Path]) -> None:
             for entry in entries:
                 match = _PART.fullmatch(entry.name)
                 if match and match[1] in names and not entry.is_symlink():
-                    _sweep(Path(entry.path))
+                    _sweep(Path(entry.path), 0.0 if alone else YOUNG)
 
 
 _PART = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)
 
 
-def _sweep(part: Path) -> None:
+def _sweep(part: Path, age: float) -> None:
     with suppress(OSError):
         handle = os.open(part, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         try:
-            if time.time() - os.fstat(handle).st_ctime < YOUNG:
+            if time.time() - os.fstat(handle).st_ctime < age:
                 return
             _lock(handle, wait=False)
             shutil.rmtree(part) if part.is_dir() else part.unlink()

@@ -168,7 +168,8 @@ def pending(
             todo.append(job)
         elif on_row is not None:
             on_row(manifest.rows[job.name])
-    sweep(path for job in todo for path in job.outputs.values())
+    outputs = (path for job in todo for path in job.outputs.values())
+    sweep(outputs, alone=True)  # the manifest is locked
     return todo, len(jobs) - len(todo)
 
 

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from starc.errors import MissingExtra, VideoError
 from starc.files.annotations import VIDEO_ENDINGS
-from starc.files.atomic import replacing_path
+from starc.files.atomic import replacing_path, sweep
 from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder
 from starc.media.video import open_video
@@ -157,10 +157,14 @@ def save_features(path: Path, videos: Mapping[str, FrameFeatures]) -> None:
         rows = {name: times_T.tolist() for name, times_T in times.items()}
         _write_json(path.with_name(path.name + ".json"), {**provenance, "times": rows})
     elif path.suffix in HDF5:
-        with _replacing(path) as target, _h5py().File(target, "w") as file:
+        # In memory: the library crashes on a full disk.
+        with _h5py().File(path, "w", driver="core", backing_store=False) as file:
             file.attrs["provenance"] = json.dumps(provenance)
             for name, tensor in {**features, **times}.items():
                 file.create_dataset(name, data=tensor.numpy())
+            file.flush()
+            with _replacing(path) as target:
+                target.write_bytes(file.id.get_file_image())
     elif not path.suffix or path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         before = _read_json(path / PROVENANCE)
@@ -208,6 +212,7 @@ def extract_all(
             save_features(folder, {name: extracted})
         yield video, None
     if single and folder.is_dir():
+        sweep([target])
         store = _open_folder(folder)
         made = {
             name: FrameFeatures(store[name], store.times(name), provenance=store.provenance)
@@ -424,10 +429,9 @@ def _replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing_path(path) as part:
             yield part
-    except OSError as error:
-        raise VideoError(
-            f"{path}: cannot be written ({error.strerror}); free some space?"
-        ) from error
+    except (OSError, SafetensorError, RuntimeError) as error:  # a full disk is any of them
+        reason = getattr(error, "strerror", None) or _short(error)
+        raise VideoError(f"{path}: cannot be written ({reason}); free some space?") from error
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

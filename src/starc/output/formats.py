@@ -122,7 +122,7 @@ def _record(path: Path) -> Path:
 def _remember(path: Path) -> None:
     try:
         record = _record(path)
-        record.parent.mkdir(parents=True, exist_ok=True)
+        cache.make_folder(record.parent)
         record.touch()
     except OSError as error:
         log.warning("%s: not known as ours next time (%s)", path.name, error.strerror)
@@ -227,9 +227,14 @@ def _csv(captioned: Captioned) -> str:
         times = f"{event.start:.3f}", f"{event.end:.3f}"
         confidence = "" if event.confidence is None else f"{event.confidence:.4f}"
         repeated = str(event.repeated).lower()
-        caption = one_line(event.caption)
-        rows.writerow([one_line(captioned.video), *times, caption, confidence, repeated])
+        texts = cell(one_line(captioned.video)), cell(one_line(event.caption))
+        rows.writerow([texts[0], *times, texts[1], confidence, repeated])
     return table.getvalue()
+
+
+def cell(text: str) -> str:
+    """Text for a cell of a table, which a spreadsheet would otherwise take for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _markdown(captioned: Captioned) -> str:

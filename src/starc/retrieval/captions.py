@@ -34,6 +34,7 @@ from starc.errors import DatastoreError
 from starc.files import pickles
 from starc.files.annotations import read_references
 from starc.files.atomic import recover, replacing_folder, require_ours
+from starc.files.reading import read_text
 
 VERSION, MARK = 1, "starc_datastore"
 FACTS, CAPTIONS, TENSORS = "datastore.json", "captions.jsonl", "embeddings.safetensors"
@@ -131,7 +132,7 @@ def _json_captions(path: Path, subset: str | None) -> CaptionList:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_text(path)
     except OSError as error:
         raise DatastoreError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     except UnicodeDecodeError as error:
