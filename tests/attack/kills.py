@@ -35,7 +35,6 @@ from support.clips import write_clip
 from support.small_batch import caption_folder
 from support.viewer_sample import captioned, write_record
 
-atomic.YOUNG = -1.0
 MADE = captioned("soup.mp4", 60.0)
 
 

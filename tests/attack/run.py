@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 
 from attack import inputs, kills, visitors
+from starc.files import atomic
 
 HANG = 60
 """Seconds after which one input counts as a hang."""
@@ -183,6 +184,7 @@ def main() -> None:
     parser.add_argument("--notes", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    atomic.YOUNG = -1.0  # leftovers are swept at once
     notes = Notes(options.notes)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"

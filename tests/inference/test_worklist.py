@@ -101,6 +101,13 @@ def test_first_bytes_tell_a_video(tmp_path: Path) -> None:
     assert looks_like_video(tmp_path / "stream")
 
 
+def test_names_that_are_hardly_any(tmp_path: Path) -> None:
+    videos = [(tmp_path / name, tmp_path) for name in ("..mp4", ".mp4", "v_.mp4", "...mp4")]
+    jobs = make_jobs(videos, tmp_path / "out", ["json"])
+    assert len({job.name for job in jobs}) == 4
+    assert all(job.outputs["json"].parent == tmp_path / "out" for job in jobs)
+
+
 def test_a_name_stays_with_the_video_that_had_it_first(tmp_path: Path) -> None:
     out = tmp_path / "out"
     first, second = tmp_path / "pair.mp4", tmp_path / "pair.webm"

@@ -175,7 +175,7 @@ def make_jobs(videos: Iterable[tuple[Path, Path]], out: Path, formats: Sequence[
 
 def _stem(video: Path) -> Path:
     """A path without its ending; `..mp4` has nothing before it and stays."""
-    return video if video.stem in ("", ".") else video.with_suffix("")
+    return video.with_suffix("") if video.stem.strip(".") else video
 
 
 def _owners(out: Path) -> dict[str, str]:

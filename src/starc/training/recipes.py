@@ -244,7 +244,7 @@ def _checked(whole: Recipe) -> Recipe:
         ("train.clip", train.clip, 0),
     ):
         if not least <= value < math.inf:
-            raise ConfigError(f"{name}: must be a number from {least} (found {value})")
+            raise ConfigError(f"{name}: must be at least {least} (found {value})")
     if not 0 <= train.warmup < 1 or not 0 < loss.corruption < 1 or loss.corrupted_span < 1:
         raise ConfigError(
             "train.warmup and model.loss.corruption lie between 0 and 1, "
