@@ -86,7 +86,10 @@ def batches(notes: Notes, name: str, count: int, attempt: Try, end: float) -> No
             def work(at: int = at, stop: int = stop, writing: int = writing) -> None:
                 resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MEMORY,) * 2)
                 for n in range(at, stop):
-                    problem = attempt(random.Random(f"{name}/{n}"))
+                    try:
+                        problem = attempt(random.Random(f"{name}/{n}"))
+                    except Exception as error:
+                        problem = f"{type(error).__name__}: {error}"[:300]
                     os.write(writing, (json.dumps([n, problem]) + "\n").encode())
 
             process = kills.child(work)

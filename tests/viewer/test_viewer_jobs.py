@@ -297,7 +297,7 @@ def test_without_a_model_there_is_no_captioning(tmp_path: Path, clip: bytes) -> 
 
 def test_captioning_writes_over_nobodys_file(tmp_path: Path) -> None:
     for name in ("pair.mp4", "pair.webm", "lone.mp4"):
-        write_clip(tmp_path / name, 4.0)
+        write_clip(tmp_path / "clip.mp4", 4.0).rename(tmp_path / name)
     (tmp_path / "lone.json").write_text('{"thesis": 1}')
     queue = JobQueue(quick)
     jobs = [

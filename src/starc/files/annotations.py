@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from starc.errors import AnnotationError, StarcError
 from starc.files.atomic import replacing
 from starc.files.reading import read_text
-from starc.types import Event
+from starc.types import LONGEST, Event
 
 __all__ = [
     "AnnotatedEvent",
@@ -305,7 +305,7 @@ class _EventReader:
             seconds = float(value)
         except OverflowError:
             seconds = math.inf
-        if not math.isfinite(seconds):
+        if not abs(seconds) <= LONGEST:
             raise self.error(f"{what}: the time {seconds} is not a finite number of seconds")
         return seconds
 
@@ -377,7 +377,7 @@ def _vitt(path: Path, content: Any) -> Iterator[Record]:
         ]
         try:
             starts = [section["timestamp"] / 1000 for section in sections]
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, OverflowError):
             raise reader.error("a section has no timestamp in milliseconds") from None
         ends = [*starts[1:], entry["duration"]]
         for section, start, end in zip(sections, starts, ends, strict=True):

@@ -41,10 +41,11 @@ os.umask(_UMASK)  # asked once: between two such calls another thread's files wo
 @contextmanager
 def replacing(path: str | Path, *, binary: bool = False, new: bool = False) -> Iterator[IO[Any]]:
     """An open file that becomes `path` when the block ends without an error."""
-    encoding, newline = (None, None) if binary else ("utf-8", "")
+    # A name may hold bytes that are no text: they are shown as such.
+    how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
     with (
         replacing_path(path, new=new) as part,
-        part.open("wb" if binary else "w", encoding=encoding, newline=newline) as file,
+        part.open("wb" if binary else "w", **({} if binary else how)) as file,
     ):
         yield file
 

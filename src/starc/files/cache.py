@@ -86,7 +86,9 @@ def _digest(path: Path, size: int, changed: int) -> str:
 
 def key(*parts: str) -> str:
     """One name for content and everything else that decides the result."""
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        "\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16
+    ).hexdigest()
 
 
 def read(entry: Path) -> Any | None:
@@ -102,6 +104,6 @@ def write(entry: Path, value: Any) -> None:
     try:
         make_folder(entry.parent)
         with replacing(entry) as file:
-            json.dump(value, file, ensure_ascii=False)
+            json.dump(value, file)
     except OSError as error:
         log.warning("%s: nothing is cached (%s)", entry.parent, error.strerror)

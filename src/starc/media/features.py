@@ -83,19 +83,28 @@ def extract(
     None takes all. `stop` ends it from another thread with `Stopped`.
     """
     times: list[float] = []
+    repeats: list[int] = []
+    """For how many frames each picture stands: a few kilobytes can claim one picture for hours."""
     with open_video(video, limits) as opened:
         stated = opened.info.duration
         count = opened.count(FPS) if choose else 0
         indices = choose(count) if choose else None
 
         def watched() -> Iterator[Frame]:
+            last = None
             for frame in opened.frames(FPS, encoder.size, indices):
                 if stop is not None and stop.is_set():
                     raise Stopped(str(video))
                 times.append(frame.time)
+                if frame.rgb_HWC is last:
+                    repeats[-1] += 1
+                    continue
+                last = frame.rgb_HWC
+                repeats.append(1)
                 yield frame
 
         features_TD = encoder.encode(watched()).detach().float().cpu()
+        features_TD = features_TD.repeat_interleave(torch.tensor(repeats, dtype=torch.long), dim=0)
     count = count if choose else len(times)
     # A download that broke off states its whole length; times would be stretched over it.
     shown = count / FPS

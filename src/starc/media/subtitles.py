@@ -27,15 +27,13 @@ from starc.errors import SpeechError
 from starc.files import pickles
 from starc.files.reading import read_bytes
 from starc.media.container import MICROSECONDS, ignore_other_streams
-from starc.types import Sentence
+from starc.types import LONGEST, Sentence
 
 SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 """Of side-car files, best first."""
 TEXT_CODECS = frozenset({"mov_text", "subrip", "srt", "ass", "ssa", "webvtt", "text"})
 """Embedded subtitles that are text; the others (DVD, Blu-ray) are pictures of text."""
 COLUMNS = ("start", "end", "text")
-LONGEST = 1e12
-"""Seconds; a time beyond is no time."""
 SHORTEST = 0.1
 """Seconds given to a cue that ends where, or before, it starts."""
 TOUCHING = 0.05

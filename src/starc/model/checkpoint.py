@@ -126,7 +126,8 @@ def save(
             facts = {MARK: MODEL_VERSION, **to_dict(replace(model.config, inputs=inputs))}
             (fresh / CONFIG).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
             if tokenizer is not None:
-                tokenizer.save(str(fresh / TOKENIZER))
+                text = tokenizer.to_str(pretty=True)  # its own way to write has errors of no class
+                (fresh / TOKENIZER).write_text(text, encoding="utf-8")
             if joint is not None:
                 joint.save(fresh / JOINT)
             if store is not None:

@@ -233,8 +233,9 @@ def write_folder(
             digests = {name: digest_of(new / name) for name in sorted(files)}
             facts = {MARK: VERSION, **facts, "sha256": digests}
             (new / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DatastoreError(f"{folder}: cannot be written ({error.strerror})") from None
+    except (OSError, SafetensorError, RuntimeError) as error:  # a full disk is any of them
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:100]
+        raise DatastoreError(f"{folder}: cannot be written ({reason})") from None
 
 
 def require_replaceable(folder: str | Path) -> None:

@@ -89,7 +89,8 @@ def read_many(path: Path) -> dict[str, Captioned]:
         pairs = zip(annotation.spans, annotation.sentences, strict=True)
         ordered = sorted(pairs, key=lambda pair: pair[0])
         events = tuple(Event(*span, text) for span, text in ordered if 0 <= span[0] < span[1])
-        duration = annotation.duration or max((event.end for event in events), default=1.0)
+        stated = max(annotation.duration or 0.0, 0.0)
+        duration = stated or max((event.end for event in events), default=1.0)
         if events or annotation.duration is not None:
             videos[name] = Captioned(name, duration, events)
     return videos
