@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,14 @@ def test_a_device_a_pipe_and_a_folder_are_not_replaced(tmp_path: Path) -> None:
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (".", "..", ""):
+        with pytest.raises(OSError, match="the folder itself"), replacing_folder(name):
+            pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_keeps_its_mode(tmp_path: Path) -> None:

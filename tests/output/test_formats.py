@@ -125,6 +125,12 @@ def test_no_granularity_is_too_large(captioned: Captioned, granularity: float) -
     assert text.count("-->") == len(captioned.events)
 
 
+def test_a_device_is_no_output(captioned: Captioned, tmp_path: Path) -> None:
+    for path in (Path("/dev/full"), tmp_path):
+        with pytest.raises(ConfigError, match="is not a file"):
+            formats.write(captioned, path, format="csv", overwrite=True)
+
+
 def test_markdown_keeps_its_columns(captioned: Captioned, tmp_path: Path) -> None:
     formats.write(captioned, tmp_path / "a.md")
     rows = (tmp_path / "a.md").read_text("utf-8").splitlines()[2:]

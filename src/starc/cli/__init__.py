@@ -89,7 +89,7 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(130)  # files are whole by now; a recogniser under way would be waited for
     except BrokenPipeError:
-        sys.stderr.close()
+        _drop_stdout()
         raise SystemExit(0) from None
     except OSError as error:
         if _state["debug"]:
@@ -112,8 +112,13 @@ def _end(words: str, code: int) -> NoReturn:
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_stdout()
     raise SystemExit(code) from None
+
+
+def _drop_stdout() -> None:
+    """Let nothing of what is still to be written fail once more when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _kept_traceback() -> str:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from starc.errors import StarcError
+from starc.files.reading import read_text
 
 if sys.platform != "win32":
     import fcntl
@@ -107,6 +108,8 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
     """
     folder = recover(folder)
     folder = Path(os.path.realpath(folder)) if folder.is_symlink() else folder
+    if folder.name in ("", ".."):
+        raise OSError(errno.EINVAL, "name the folder itself", str(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep([folder])
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
@@ -127,8 +130,8 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
 def recover(folder: str | Path) -> Path:
     """`folder`, brought back if a kill has left it aside while it was being replaced."""
     folder = Path(folder)
-    aside = folder.with_name(f".{folder.name}.old")
-    if folder.name and not folder.exists() and aside.is_dir():
+    aside = folder.parent / f".{folder.name}.old"
+    if not folder.exists() and aside.is_dir():
         with suppress(OSError):
             os.replace(aside, folder)
     return folder
@@ -151,7 +154,7 @@ def require_ours(
         ) from None
     known: set[str] = set()
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        found = json.loads((folder / facts).read_text("utf-8"))
+        found = json.loads(read_text(folder / facts))
         known = {facts, *files(found)} if mark in found else known
     known |= {str(Path(name).parent) for name in known}
     if foreign := [name for name in held if name not in known]:

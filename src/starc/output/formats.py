@@ -109,6 +109,8 @@ def write_text(path: Path, text: str, *, overwrite: bool) -> None:
 
 def check_target(path: Path, *, overwrite: bool) -> None:
     """An error if `path` holds what we did not write, or what was changed since."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: is not a file; name one, or leave out -o to print")
     if overwrite or not path.exists() or not path.stat().st_size or _record(path).exists():
         return
     raise ConfigError(f"{path}: is there and not as starc wrote it; --overwrite replaces it")
