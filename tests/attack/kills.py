@@ -200,7 +200,7 @@ def full_disk(folder: Path, rng: random.Random, name: str) -> str | None:
     """A work on a disk with some kilobytes of room: one line, and what was there is whole."""
     work, disk = WORKS[name], folder / "disk"
     disk.mkdir(parents=True, exist_ok=True)
-    room = rng.randrange(4, 4000)
+    room = round(2 ** rng.uniform(2, 11))
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=8m", "starc-attack", str(disk)], capture_output=True
     )
@@ -217,7 +217,7 @@ def full_disk(folder: Path, rng: random.Random, name: str) -> str | None:
 
         def fill() -> None:
             try:
-                for n in range(200):
+                for n in range(6):
                     work.write(place, 1 - n % 2)
             except (StarcError, OSError) as error:
                 said.write_text("ok" if "\n" not in str(error) else repr(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -68,7 +69,7 @@ def mutated_json(content: Any, rng: random.Random) -> bytes:
 def _mutated(value: Any, rng: random.Random) -> Any:
     """One place of a document, deep or shallow, made odd."""
     if not value or not isinstance(value, dict | list) or rng.random() < 0.15:
-        return rng.choice(ODD)
+        return copy.deepcopy(rng.choice(ODD))
     if isinstance(value, list):
         at = rng.randrange(len(value))
         value[at] = _mutated(value[at], rng)

@@ -232,7 +232,7 @@ def test_a_picture_that_stands_for_an_hour_is_encoded_once(tmp_path: Path) -> No
 
     video = write_clip(tmp_path / "still.mkv", times=[0.0, 1800.0, 3600.0])
     features = extract(video, Counting())
-    assert len(features.features_TD) == len(features.times_T) >= 3600 and len(seen) == 3
+    assert len(features.features_TD) == len(features.times_T) >= 3600 and len(seen) == 2
     assert features.features_TD[1:1700].unique(dim=0).shape[0] == 1
 
 
