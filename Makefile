@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-slow check bench fuzz tools clean
+.PHONY: demo test test-slow check bench attack fuzz tools clean
 .DELETE_ON_ERROR:
 
 # VIDEO=my.mp4 captions that instead of the sample.
@@ -35,6 +35,12 @@ bench: $(READY)
 		echo "== $$file"; quick=$(if $(QUICK),$$(grep -o -m1 -e --quick $$file)); \
 		$(BIN)/python $$file $$quick || failed="$$failed $$file"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+# 11,000 damaged inputs, 1,000 hostile requests, 310 kills, full disks (docs/security.md). What is done
+# is noted in out/attack.json, where the same command goes on.
+attack: $(READY)
+	@mkdir -p out
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m attack.run --notes out/attack.json
 
 # METEOR in C against METEOR in Python on 100,000 hostile pairs, under AddressSanitizer (minutes).
 fuzz: $(READY)

@@ -109,8 +109,10 @@ def killed(children: list[int]) -> bool:
 
 
 def weights(folder: Path) -> list[str]:
-    """What the last weights of a run, or of each row, are."""
-    found = sorted(folder.glob("**/last/model.safetensors"))
+    """What the last weights and the metrics of a run, or of each row, are."""
+    found = sorted(folder.glob("**/last/model.safetensors")) + sorted(
+        folder.glob("**/metrics.jsonl")
+    )
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in found]
 
 

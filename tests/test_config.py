@@ -123,6 +123,7 @@ def test_the_order_of_overrides_does_not_matter() -> None:
         ("transport.structure=2", "must be at most 1"),
         ("transport.anchors=-1", "must be above 0"),
         ("loss.saliency_weight=nan", "must be at least 0"),
+        ("transport.entropy=1" + 400 * "0", "expected a number"),
         ("swsa.stride=1,2", "2 strides for 3 sizes"),
         ("swsa.sizes=0,8,16", "at least one frame"),
     ],

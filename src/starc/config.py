@@ -603,6 +603,8 @@ def check(config: Config) -> None:
         value = getattr(config, part.name)
         if dataclasses.is_dataclass(value) and not hasattr(value, "__post_init__"):
             _check_numbers(part.name, value)
+    if (bins := config.language_model.bins) < 2:
+        raise ConfigError(f"bins: a span needs two moments at least (found {bins})")
     if width % temporal.heads:
         raise ConfigError(
             f"temporal.heads: {temporal.heads} does not divide the decoder's width {width}; "
@@ -707,7 +709,8 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
     elif origin is tuple and isinstance(value, list | tuple):
         return tuple(_typed(item, options[0], where) for item in value)
     elif hint is float and type(value) in (int, float):
-        return float(value)
+        with suppress(OverflowError):  # of a whole number with 400 digits
+            return float(value)
     elif type(value) is hint or (origin is Literal and value in options):
         return value
     raise ConfigError(f"{where}: expected {_describe(hint)} (found {value!r})")

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 
 CAPTIONED_VERSION = 1
 """Version of the JSON that `Captioned.to_json` writes."""
+LONGEST = 1e12
+"""Seconds; a time beyond is no time."""
 
 
 def _check_span(kind: str, start: float, end: float) -> None:
     if not (math.isfinite(start) and math.isfinite(end) and 0 <= start < end):
         raise ValueError(f"{kind} must have finite 0 <= start < end, got {start = }, {end = }")
+    if end > LONGEST:
+        raise ValueError(f"{kind} must end within {LONGEST:g} seconds, got {end = }")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ class Captioned:
     """Model, encoders, speech recogniser and versions that made this."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.duration) and self.duration > 0):
+        if not 0 < self.duration <= LONGEST:
             raise ValueError(f"duration must be positive, got {self.duration = }")
         if self.saliency and len(self.saliency) != len(self.frame_times):
             raise ValueError(

@@ -162,6 +162,11 @@ def test_ids_meet(name: str) -> None:
     assert video_id(name) == "abc"
 
 
+@pytest.mark.parametrize("name", ["v_", "v_.mp4", "v_v_", ".mp4", "..mp4"])
+def test_no_id_is_empty(name: str) -> None:
+    assert video_id(name)
+
+
 KEYS = [
     "results",
     "database",

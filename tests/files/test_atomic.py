@@ -1,12 +1,17 @@
 """A file or a folder is whole or not there."""
 
+import os
+import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from starc.files.atomic import recover, replacing, replacing_folder, replacing_path
+from starc.files import atomic
+from starc.files.atomic import recover, replacing, replacing_folder, replacing_path, sweep
 
 
 def test_a_finished_block_replaces(tmp_path: Path) -> None:
@@ -89,3 +94,93 @@ def test_a_kill_at_any_rename_leaves_one_whole_folder(
         (fresh / "newest").write_text("newest")
     assert [path.name for path in folder.iterdir()] == ["newest"]
     assert not (tmp_path / ".model.old").exists()
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    for name, held in (("there", True), ("to come", False)):
+        link, target = tmp_path / f"{name}.csv", tmp_path / "elsewhere" / name
+        link.symlink_to(target)
+        if held:
+            target.write_text("old")
+        with replacing(link) as file:
+            file.write("new")
+        assert link.is_symlink() and target.read_text() == "new"
+    link = tmp_path / "model"
+    link.symlink_to(tmp_path / "elsewhere")
+    with replacing_folder(link) as fresh:
+        (fresh / "new").write_text("new")
+    assert link.is_symlink() and [path.name for path in link.iterdir()] == ["new"]
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_device_a_pipe_and_a_folder_are_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "null").symlink_to("/dev/null")
+    for path in ("pipe", "folder", "loop", "null", "/dev/full"):
+        with pytest.raises(OSError, match="is a"), replacing(tmp_path / path) as file:
+            file.write("x")
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_the_current_folder_is_not_replaced(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (".", "..", ""):
+        with pytest.raises(OSError, match="the folder itself"), replacing_folder(name):
+            pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.csv"
+    secret.write_text("old")
+    for mode in (0o600, 0o640, 0o664):
+        secret.chmod(mode)
+        with replacing(secret) as file:
+            file.write("new")
+        assert stat.S_IMODE(secret.stat().st_mode) == mode
+
+
+def test_a_new_file_replaces_nothing(tmp_path: Path) -> None:
+    target, first = tmp_path / "0001.json", threading.Barrier(8)
+    won = []
+
+    def write(number: int) -> None:
+        first.wait()
+        try:
+            with replacing(target, new=True) as file:
+                file.write(f"{number}" * 1000)
+            won.append(number)
+        except FileExistsError:
+            pass
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1 and target.read_text() == f"{won[0]}" * 1000
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_a_kill_left_is_swept_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic, "YOUNG", -1.0)
+    left = tmp_path / ".model.abcd1234.part"
+    left.mkdir()
+    (left / "weights").write_bytes(b"x")
+    others = [".model2.abcd1234.part", ".model.part", ".model.mine.part", "model.abcd1234.part"]
+    for name in others:
+        (tmp_path / name).write_text("another's")
+    with replacing_folder(tmp_path / "model") as alive:
+        sweep([tmp_path / "model"])
+        assert not left.exists() and alive.is_dir()
+    with replacing_path(tmp_path / "model2") as part:
+        sweep([tmp_path / "model2"])
+        assert part.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {*others[1:], "model", "model2"}

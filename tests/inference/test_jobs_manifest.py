@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from starc.errors import StarcError
 from starc.files.cache import fingerprint
+from starc.inference.batch import Written, done_row, identify
 from starc.inference.jobs import MANIFEST, Job, Manifest, ManifestRow
 
 
@@ -99,4 +101,31 @@ def test_done_means_same_video_same_settings_all_files(tmp_path: Path) -> None:
         output.unlink()
         assert not manifest.is_done(job, "s")
         video.unlink()
+        assert not manifest.is_done(job, "s")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"[1]", b"5", b"null", b'"x"', b'{"name": 5}', b"[" * 100_000, b"\xff\xfe", b"{}"]
+    + [
+        json.dumps({**asdict(ManifestRow("a", "a.mp4", "done", 1.0, "s")), key: value}).encode()
+        for key, value in (("name", None), ("video", 7), ("outputs", None), ("notes", [5]))
+    ],
+)
+def test_a_damaged_row_is_no_row(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / MANIFEST).write_bytes(line + b"\n")
+    with Manifest(tmp_path) as manifest:
+        assert manifest.rows == {}
+
+
+def test_an_empty_output_is_not_done(tmp_path: Path) -> None:
+    video, target = tmp_path / "a.mp4", tmp_path / "out/a.json"
+    video.write_bytes(b"x")
+    job = Job("a", video, {"json": target})
+    with Manifest(tmp_path / "out") as manifest:
+        written = Written((), ())
+        manifest.append(done_row(job, manifest, identify(video), written, 1.0, "s"))
+        target.write_text("{}")
+        assert manifest.is_done(job, "s")
+        target.write_text("")
         assert not manifest.is_done(job, "s")

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from starc.errors import StarcError, VideoError
-from starc.inference.jobs import find_videos, looks_like_video, make_jobs
+from starc.inference.jobs import (
+    Manifest,
+    ManifestRow,
+    find_videos,
+    looks_like_video,
+    make_jobs,
+)
 from support.clips import grey_clip
 
 
@@ -51,7 +57,7 @@ def test_a_folder_without_videos_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("# nothing\n")
     with pytest.raises(VideoError, match="no videos to caption"):
         find_videos([tmp_path / "list.txt"])
-    (tmp_path / "list.txt").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "list.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(VideoError, match="not a list of paths"):
         find_videos([tmp_path / "list.txt"])
     with pytest.raises(VideoError, match="list cannot be read"):
@@ -93,3 +99,26 @@ def test_first_bytes_tell_a_video(tmp_path: Path) -> None:
     assert not looks_like_video(tmp_path / "absent")
     (tmp_path / "stream").write_bytes((b"\x47" + b"\0" * 187) * 3)
     assert looks_like_video(tmp_path / "stream")
+
+
+def test_names_that_are_hardly_any(tmp_path: Path) -> None:
+    videos = [(tmp_path / name, tmp_path) for name in ("..mp4", ".mp4", "v_.mp4", "...mp4")]
+    jobs = make_jobs(videos, tmp_path / "out", ["json"])
+    assert len({job.name for job in jobs}) == 4
+    assert all(job.outputs["json"].parent == tmp_path / "out" for job in jobs)
+
+
+def test_a_name_stays_with_the_video_that_had_it_first(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    first, second = tmp_path / "pair.mp4", tmp_path / "pair.webm"
+    for video in (first, second):
+        video.write_bytes(b"x")
+    (job,) = make_jobs([(first, tmp_path)], out, ["json"])
+    with Manifest(out) as manifest:
+        manifest.append(ManifestRow(job.name, str(first), "done", 1.0, "s"))
+    assert [make_jobs([(video, tmp_path)], out, ["json"])[0].name for video in (first, second)] == [
+        "pair",
+        "pair.webm",
+    ]
+    first.unlink()  # and when it is gone, the name is free
+    assert make_jobs([(second, tmp_path)], out, ["json"])[0].name == "pair"

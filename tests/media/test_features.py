@@ -222,6 +222,20 @@ def test_a_video_that_breaks_off_is_as_long_as_its_pictures(tmp_path: Path) -> N
     assert probe(path).duration == pytest.approx(20)
 
 
+def test_a_picture_that_stands_for_an_hour_is_encoded_once(tmp_path: Path) -> None:
+    seen: list[Frame] = []
+
+    class Counting(MeanColour):
+        def encode(self, frames: Iterable[Frame]) -> torch.Tensor:
+            seen.extend(frames)
+            return super().encode(seen)
+
+    video = write_clip(tmp_path / "still.mkv", times=[0.0, 1800.0, 3600.0])
+    features = extract(video, Counting())
+    assert len(features.features_TD) == len(features.times_T) >= 3600 and len(seen) == 2
+    assert features.features_TD[1:1700].unique(dim=0).shape[0] == 1
+
+
 def test_extraction_stops_when_asked(tmp_path: Path) -> None:
     stop, seen = threading.Event(), []
 

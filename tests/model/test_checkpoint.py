@@ -76,7 +76,6 @@ def test_half_precision_becomes_float32(saved: Path) -> None:
 
 
 def test_saving_again_replaces_the_folder(saved: Path) -> None:
-    (saved / "datastore" / "old").write_text("x")
     checkpoint.save(saved, STaRC(tiny(prompt=None)))
     assert checkpoint.load(saved).config.prompt is None
     assert not (saved / "datastore").exists()
@@ -130,8 +129,21 @@ def test_a_kill_between_two_renames_loses_no_model(saved: Path) -> None:
 def test_a_folder_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.jpg").write_bytes(b"x")
-    with pytest.raises(CheckpointError, match="not a model folder"):
+    with pytest.raises(CheckpointError, match=r"not ours \(cat.jpg\)"):
         checkpoint.save(tmp_path / "photos", STaRC(tiny()))
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "datastore/notes.txt", ".git/HEAD", "empty/"])
+def test_a_model_folder_with_files_of_others_is_not_overwritten(saved: Path, name: str) -> None:
+    path = saved / name
+    if name.endswith("/"):
+        path.mkdir()
+    else:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    with pytest.raises(CheckpointError, match=name.split("/")[0]):
+        checkpoint.save(saved, STaRC(tiny()))
+    assert path.exists()
 
 
 def test_loading_is_strict(saved: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,27 @@ def test_csv(captioned: Captioned, tmp_path: Path) -> None:
     assert [row["caption"] for row in rows] == ["Crack the eggs.", CLEAN, "Serve, with salt."]
     assert [row["confidence"] for row in rows] == ["0.9000", "0.4000", ""]
     assert float(rows[2]["end"]) == 3725.25
+
+
+def test_no_cell_is_a_formula(captioned: Captioned) -> None:
+    texts = ["=cmd|' /C calc'!A0", "+1", "-1", "@SUM(A1)", "stir = mix"]
+    events = tuple(Event(float(n), n + 1.0, text) for n, text in enumerate(texts))
+    text, _ = formats.render(replace(captioned, events=events, video="=a.mp4"), format="csv")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["caption"] for row in rows] == [*(f"'{text}" for text in texts[:4]), texts[4]]
+    assert {row["video"] for row in rows} == {"'=a.mp4"}
+
+
+@pytest.mark.parametrize("granularity", [1.0, 1e308])
+def test_no_granularity_is_too_large(captioned: Captioned, granularity: float) -> None:
+    text, _ = formats.render(captioned, format="vtt", granularity=granularity)
+    assert text.count("-->") == len(captioned.events)
+
+
+def test_a_device_is_no_output(captioned: Captioned, tmp_path: Path) -> None:
+    for path in (Path("/dev/full"), tmp_path):
+        with pytest.raises(ConfigError, match="is not a file"):
+            formats.write(captioned, path, format="csv", overwrite=True)
 
 
 def test_markdown_keeps_its_columns(captioned: Captioned, tmp_path: Path) -> None:

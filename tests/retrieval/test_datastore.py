@@ -106,7 +106,7 @@ def test_a_damaged_folder_is_refused(tmp_path: Path):
     (folder / "datastore.json").unlink()
     with pytest.raises(DatastoreError, match="not a datastore"):
         CaptionStore.load(folder)
-    with pytest.raises(DatastoreError, match="holds other files"):
+    with pytest.raises(DatastoreError, match="files that are not ours"):
         random_store(2, 8).save(folder)
     with pytest.raises(DatastoreError, match="not a datastore"):
         CaptionStore.load(tmp_path / "nowhere")
@@ -123,12 +123,12 @@ def test_only_a_folder_of_our_own_files_is_replaced(tmp_path: Path):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "datastore.json").write_text(broken)
-        with pytest.raises(DatastoreError, match=r"holds other files \(datastore.json\)"):
+        with pytest.raises(DatastoreError, match=r"files that are not ours \(datastore.json\)"):
             ours.save(folder)
         assert (folder / "datastore.json").read_text() == broken
     ours.save(tmp_path / "d")
     (tmp_path / "d/notes.txt").write_text("mine")
-    with pytest.raises(DatastoreError, match=r"holds other files \(notes.txt\)"):
+    with pytest.raises(DatastoreError, match=r"files that are not ours \(notes.txt\)"):
         ours.save(tmp_path / "d")
     assert (tmp_path / "d/notes.txt").read_text() == "mine"
     (tmp_path / "d/notes.txt").unlink()

@@ -21,10 +21,11 @@ from starc.training.ablations import (
     best,
     finished,
     named_datastores,
+    run_rows,
     slug,
     with_hierarchy,
 )
-from starc.training.tables import ABLATIONS, ablation
+from starc.training.tables import ABLATIONS, Ablation, Row, ablation
 from support.small_training import SMALL, WIDTH, files
 
 
@@ -113,3 +114,14 @@ def test_datastores_of_rows_by_name() -> None:
         named_datastores(chosen, ["coco"])
     with pytest.raises(ConfigError, match="no row of this table"):
         named_datastores(ablation("pooling"), ["coco=x"])
+
+
+def test_rows_do_not_run_what_lies_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "starc").mkdir()
+    (tmp_path / "starc/__init__.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    table = Ablation("One", (Row("as it is"),))
+    (result,) = run_rows(table, ["nothing"], tmp_path / "run", datastores={}, own=None)
+    assert result.problem and not (tmp_path / "ran").exists()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +91,27 @@ def test_nobody_overwrites_anybody(folder: Path) -> None:
     assert {path.name for path in item.edits.iterdir()} == {"0001.json", "0002.json"}
 
 
+def test_of_two_who_save_at_once_the_one_who_is_told_saved_is_saved(folder: Path) -> None:
+    item = the_item(folder)
+    for version in range(1, 30):
+        told: list[str] = []
+        start = threading.Barrier(4)
+
+        def save(name: str, version: int = version, told: list[str] = told) -> None:
+            start.wait()  # noqa: B023
+            with suppress(edits.EditConflict):
+                edits.save(item, [(0.0, 4.0, name)], seen=version - 1)
+                told.append(name)
+
+        threads = [threading.Thread(target=save, args=(f"editor {n}",)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        kept = read_item(the_item(folder), version)
+        assert kept is not None and [event.caption for event in kept.events] == told
+
+
 def test_a_failed_save_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
@@ -103,7 +126,7 @@ def test_a_file_system_without_links(folder: Path, monkeypatch: pytest.MonkeyPat
     def none(*_: object) -> None:
         raise OSError(1, "Operation not permitted")
 
-    monkeypatch.setattr(edits.os, "link", none)
+    monkeypatch.setattr(os, "link", none)
     assert edits.save(the_item(folder), SOUP, seen=0) == 1
     assert [path.name for path in (folder / "soup.edits").iterdir()] == ["0001.json"]
 
@@ -113,6 +136,11 @@ def test_versions_are_not_written_through_a_link(folder: Path, tmp_path: Path) -
     outside.mkdir()
     (folder / "soup.edits").symlink_to(outside)
     with pytest.raises(edits.EditRefused, match="link"):
+        edits.save(the_item(folder), SOUP, seen=0)
+    (folder / "soup.edits").unlink()
+    (folder / "soup.edits").mkdir()
+    (folder / "soup.edits/0001.json").symlink_to(outside / "planted.json")
+    with pytest.raises(edits.EditConflict):
         edits.save(the_item(folder), SOUP, seen=0)
     assert not list(outside.iterdir())
 

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from starc.errors import SpeechError
 from starc.types import Captioned, Event
 from starc.viewer.jobs import JobQueue, QueueFull
+from starc.viewer.library import Library
 from starc.viewer.server import ServerLimits, create_app
 from support.viewer_browser import running
 from support.viewer_sample import write_clip
@@ -292,3 +293,29 @@ def test_without_a_model_there_is_no_captioning(tmp_path: Path, clip: bytes) -> 
         create_app([tmp_path / "tart.mp4"], caption=quick), base_url=BASE, headers=OURS
     )
     assert client.post("/api/uploads", content=clip).status_code == 404
+
+
+def test_captioning_writes_over_nobodys_file(tmp_path: Path) -> None:
+    for name in ("pair.mp4", "pair.webm", "lone.mp4"):
+        write_clip(tmp_path / "clip.mp4", 4.0).rename(tmp_path / name)
+    (tmp_path / "lone.json").write_text('{"thesis": 1}')
+    queue = JobQueue(quick)
+    jobs = [
+        queue.submit(tmp_path / name, title=name, uploaded=False)
+        for name in ("pair.mp4", "pair.webm", "lone.mp4")
+    ]
+    wait(lambda: not queue.busy)
+    assert [job.result and job.result.name for job in jobs] == [
+        "pair.json",
+        "pair.webm.json",
+        "lone.mp4.json",
+    ]
+    assert (tmp_path / "lone.json").read_text() == '{"thesis": 1}'
+    items = {item.record: item for item in Library([tmp_path]).refresh()}
+    for job in jobs:  # and a correction of each hangs on its own video
+        assert items[job.result].video == job.path
+    assert len({item.edits for item in items.values()}) == 3
+    again = queue.submit(tmp_path / "lone.mp4", title="lone", uploaded=False)
+    wait(lambda: not queue.busy)
+    assert again.state == "failed" and "is there already" in (again.error or "")
+    queue.close()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from starc.errors import AnnotationError, ConfigError
 from starc.types import Captioned, Event
 from starc.viewer import server
 from starc.viewer.server import create_app, serve
+from support.viewer_browser import running
 from support.viewer_sample import captioned, make_library, write_record
 
 BASE = "http://127.0.0.1:8350"
@@ -182,7 +185,10 @@ def test_serve_listens_here_and_opens_the_one_file(top: Path) -> None:
     address, stop = run(folders=[record], port=0)
     try:
         assert address.startswith("http://127.0.0.1:") and "/watch/" in address
-        assert b"<title>" in urllib.request.urlopen(address).read()
+        with pytest.raises(urllib.error.HTTPError, match="401"):  # another user of this machine
+            urllib.request.urlopen(address.partition("?")[0])
+        opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        assert b"<title>" in opener.open(address).read()
         port = int(address.split(":")[2].split("/")[0])
         with pytest.raises(ConfigError, match="--port"):
             serve([record], port=port)
@@ -203,6 +209,58 @@ def test_serve_beyond_this_machine_wants_a_token(top: Path) -> None:
         assert json.load(urllib.request.urlopen(request))["videos"]
     finally:
         stop()
+
+
+def test_a_user_may_do_without_a_token_on_this_machine_only(top: Path) -> None:
+    for host, asked in (("127.0.0.1", False), ("0.0.0.0", True)):
+        address, stop = run(folders=[top / "library"], port=0, host=host, token="none")
+        stop()
+        assert ("?token=" in address) == asked
+
+
+def exchange(site: str, *pieces: bytes, pause: float = 0.0) -> bytes:
+    """What the server says to some bytes, sent with pauses, until it closes or is silent."""
+    host, port = site.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as one:
+        with suppress(OSError):  # it may close while we still send
+            for piece in pieces:
+                one.sendall(piece)
+                time.sleep(pause)
+        said = b""
+        with suppress(ConnectionError):
+            while part := one.recv(65536):
+                said += part
+        return said
+
+
+HEAD = b"POST /api/videos/0123456789abcdef/versions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [],
+        [b"GET / HTTP/1.1\r\nHost: 127"],
+        [b"GET / HTTP/1.1\r\n", *[b"X: y\r\n"] * 30],
+        [HEAD + b"Origin: http://127.0.0.1\r\nContent-Length: 4000\r\n\r\n", *[b"{"] * 30],
+    ],
+)
+def test_who_sends_half_a_request_is_let_go(
+    top: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes]
+) -> None:
+    monkeypatch.setattr(server, "PATIENCE", 0.2)
+    with running(create_app([top / "library"])) as site:
+        assert b"200" not in exchange(site, *pieces, pause=0.05)  # times out if it is kept
+
+
+def test_idle_visitors_keep_nobody_out(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 10)
+    with running(create_app([top / "library"])) as site, ExitStack() as open_ones:
+        address = ("127.0.0.1", int(site.rpartition(":")[2]))
+        for _ in range(40):
+            idle = open_ones.enter_context(socket.create_connection(address))
+            idle.sendall(b"GET / HTTP/1.1\r\n")
+        assert json.load(urllib.request.urlopen(f"{site}/api/library", timeout=5))["videos"]
 
 
 def test_serve_says_where_it_cannot_listen(top: Path) -> None:

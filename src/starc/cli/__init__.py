@@ -1,15 +1,19 @@
 """The command line: parse, call the library, print. No logic, and no torch before it is needed.
 
 Results go to stdout or a file, words to stderr. Exit 0 ok, 1 failed, 2 usage or bad input, 3 some
-of a batch failed, 130 interrupted.
+of a batch failed, 70 a bug of ours, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import shlex
 import sys
-from typing import Annotated
+import time
+import traceback
+from contextlib import suppress
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -24,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+ISSUES = "https://github.com/starc-captioning/starc/issues"
 _state = {"debug": False}
 
 
@@ -67,22 +72,67 @@ def main() -> None:
     """Run the command line; one line on stderr for whatever a user can mend."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")  # what the formats are in, in every locale
+            # What the formats are in, in every locale; a name may hold bytes that are no text.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # a full disk is told here and not at the very end
     except StarcError as error:
         if _state["debug"]:
             raise
-        sys.stderr.write(f"starc: {error}\n")
-        raise SystemExit(error.exit_code) from None
+        _end(str(error), error.exit_code)
     except KeyboardInterrupt:
         sys.stderr.write("starc: interrupted\n")
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(130)  # files are whole by now; a recogniser under way would be waited for
     except BrokenPipeError:
-        sys.stderr.close()
+        _drop_stdout()
         raise SystemExit(0) from None
+    except OSError as error:
+        if _state["debug"]:
+            raise
+        where = f"{error.filename}: " if error.filename is not None else ""
+        _end(f"{where}{error.strerror or error}; check the path, its mode and the disk", 1)
+    except MemoryError:
+        _end("out of memory; use a smaller file or close other programs", 1)
+    except Exception as error:
+        if _state["debug"]:
+            raise
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        _end(f"this is a bug ({what}); please report it at {ISSUES}{_kept_traceback()}", 70)
+
+
+def _end(words: str, code: int) -> NoReturn:
+    """One line, and out; what stdout could not take is dropped."""
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"starc: {words}\n")
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        _drop_stdout()
+    raise SystemExit(code) from None
+
+
+def _drop_stdout() -> None:
+    """Let nothing of what is still to be written fail once more when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _kept_traceback() -> str:
+    """Keep the traceback of what is being handled; words that say where."""
+    from starc.files.cache import cache_folder, make_folder
+
+    text = f"{shlex.join(sys.argv)}\n{traceback.format_exc()}"
+    name = f"bug-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    try:
+        path = make_folder(cache_folder("bugs")) / name
+        path.write_text(text, "utf-8", "backslashreplace")
+    except (OSError, StarcError):
+        return ", with what --debug shows"
+    return f", with {path}"
 
 
 if __name__ == "__main__":

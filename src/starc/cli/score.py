@@ -159,6 +159,8 @@ def _percent(value: float) -> str:
 
 def write_per_video(report: Report, path: Path) -> None:
     """A CSV with a row per video; raw numbers."""
+    from starc.output.formats import cell
+
     columns: dict[str, Any] = {name: x for name, x in report.per_video.items() if "@" not in name}
     columns |= report.per_video
     try:
@@ -166,6 +168,6 @@ def write_per_video(report: Report, path: Path) -> None:
             writer = csv.writer(file)
             writer.writerow(["video", *columns])
             values = [column.tolist() for column in columns.values()]
-            writer.writerows(zip(report.videos, *values, strict=True))
+            writer.writerows(zip(map(cell, report.videos), *values, strict=True))
     except OSError as error:
         raise StarcError(f"{path}: cannot be written ({error.strerror}); choose another") from None

@@ -32,8 +32,9 @@ def view(
     token: Annotated[
         str | None,
         typer.Option(
-            help="Secret that visitors need, 8 characters or more. Without this option there is "
-            "none on this machine, and a random one, printed with the address, on the network."
+            help="Secret that visitors need, 8 characters or more. Without this option it is a "
+            "random one, which is part of the address that is printed and opened; none does "
+            "without, on a machine that is yours alone."
         ),
     ] = None,
     reference: Annotated[

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from starc.errors import MissingExtra, StarcError
 from starc.files.atomic import replacing
-from starc.files.cache import cache_folder
+from starc.files.cache import cache_folder, make_folder
 
 Progress = Callable[[float], None]
 
@@ -220,7 +220,7 @@ def open_index(
     sections = _read(path, fingerprint)
     if sections is None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             with replacing(path, binary=True) as file:
                 _write(file, _build(sources, progress), fingerprint)
         except OSError as error:

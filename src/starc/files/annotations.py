@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from starc.errors import AnnotationError, StarcError
 from starc.files.atomic import replacing
-from starc.types import Event
+from starc.files.reading import read_text
+from starc.types import LONGEST, Event
 
 __all__ = [
     "AnnotatedEvent",
@@ -88,7 +90,7 @@ def video_id(name: str) -> str:
     while ending.lower() in VIDEO_ENDINGS:
         name = stem
         stem, ending = os.path.splitext(name)
-    while name.startswith("v_"):
+    while name.startswith("v_") and name != "v_":
         name = name[2:]
     return name
 
@@ -150,7 +152,7 @@ def read_references(path: str | Path, *, subset: str | None = None) -> dict[str,
 def _parse(path: Path) -> tuple[str, Any]:
     """The content of a JSON or JSON Lines file, and which format it is."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path)
     except OSError as error:
         raise AnnotationError(f"{path}: {str(error.strerror).lower()}; check the path") from None
     except UnicodeDecodeError as error:
@@ -175,8 +177,8 @@ def _loads(path: Path, text: str) -> Any:
     def without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         unique = dict(pairs)
         if len(unique) < len(pairs):
-            names = [name for name, _ in pairs]
-            twin = next(name for name in names if names.count(name) > 1)
+            counts = Counter(name for name, _ in pairs)
+            twin = next(name for name, count in counts.items() if count > 1)
             raise AnnotationError(f"{path}: the key {twin!r} occurs twice; keep one of them")
         return unique
 
@@ -303,7 +305,7 @@ class _EventReader:
             seconds = float(value)
         except OverflowError:
             seconds = math.inf
-        if not math.isfinite(seconds):
+        if not abs(seconds) <= LONGEST:
             raise self.error(f"{what}: the time {seconds} is not a finite number of seconds")
         return seconds
 
@@ -375,7 +377,7 @@ def _vitt(path: Path, content: Any) -> Iterator[Record]:
         ]
         try:
             starts = [section["timestamp"] / 1000 for section in sections]
-        except (KeyError, TypeError):
+        except (KeyError, TypeError, OverflowError):
             raise reader.error("a section has no timestamp in milliseconds") from None
         ends = [*starts[1:], entry["duration"]]
         for section, start, end in zip(sections, starts, ends, strict=True):

@@ -2,49 +2,102 @@
 
 What is written goes to a temporary place beside the target, is flushed to the disk and then takes
 the target's name. Ctrl-C, kill -9 and a full disk leave the old one as it was; a failure also
-leaves nothing temporary behind. A file is replaced in one step. A folder takes two, since no
-folder can replace another: the old one steps aside under a fixed name, and whoever reads or writes
-the folder next brings it back (`recover`) if a kill came in between.
+leaves nothing temporary behind, and what a kill left is swept by the next who writes there. A file
+is replaced in one step. A folder takes two, since no folder can replace another: the old one steps
+aside under a fixed name, and whoever reads or writes the folder next brings it back (`recover`) if
+a kill came in between.
+
+A link is written through, a file keeps its mode, and a device or a pipe is never replaced. A folder
+is replaced only where every file in it is ours (`require_ours`).
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import re
 import shutil
+import stat
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from starc.errors import StarcError
+from starc.files.reading import read_text
+
+if sys.platform != "win32":
+    import fcntl
+
+YOUNG = 2.0
+"""Seconds."""
+_UMASK = os.umask(0o077)
+os.umask(_UMASK)  # asked once: between two such calls another thread's files would be wrong
+
 
 @contextmanager
-def replacing(path: str | Path, *, binary: bool = False) -> Iterator[IO[Any]]:
+def replacing(path: str | Path, *, binary: bool = False, new: bool = False) -> Iterator[IO[Any]]:
     """An open file that becomes `path` when the block ends without an error."""
-    encoding, newline = (None, None) if binary else ("utf-8", "")
+    # A name may hold bytes that are no text: they are shown as such.
+    how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
     with (
-        replacing_path(path) as part,
-        part.open("wb" if binary else "w", encoding=encoding, newline=newline) as file,
+        replacing_path(path, new=new) as part,
+        part.open("wb" if binary else "w", **({} if binary else how)) as file,
     ):
         yield file
 
 
 @contextmanager
-def replacing_path(path: str | Path) -> Iterator[Path]:
-    """An empty file that becomes `path`, for libraries that open files themselves."""
-    path = Path(path)
+def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
+    """An empty file that becomes `path`, for libraries that open files themselves.
+
+    With `new` it replaces nothing and follows no link: FileExistsError if anything is there.
+    """
+    path = Path(path) if new else _target(Path(path))
+    kept = not new and path.exists()
+    mode = stat.S_IMODE(path.stat().st_mode) if kept else 0o666 & ~_UMASK
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
     part = Path(name)
     try:
+        _lock(handle)
         yield part
         _flush(part)
-        part.chmod(0o666 & ~_umask())
-        os.replace(part, path)
+        part.chmod(mode)
+        (_give if new else os.replace)(part, path)
     except BaseException:
         with suppress(OSError):
             part.unlink()
         raise
+    finally:
+        os.close(handle)
+
+
+def _target(path: Path) -> Path:
+    """Where a file is to be written: what a link leads to, and nothing but a file."""
+    real = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if real.is_symlink():
+        raise OSError(errno.ELOOP, "is a link to itself", str(path))
+    if real.exists() and not real.is_file():
+        what = "is a folder" if real.is_dir() else "is a device or a pipe, not a file"
+        raise OSError(errno.EINVAL, what, str(path))
+    return real
+
+
+def _give(part: Path, path: Path) -> None:
+    """Let `part` have the name `path` if nobody has it: a link fails where a rename would not."""
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        os.replace(part, path)
+    else:
+        part.unlink()
 
 
 @contextmanager
@@ -54,27 +107,113 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
     Whoever has files of the old folder open or mapped keeps them.
     """
     folder = recover(folder)
+    folder = Path(os.path.realpath(folder)) if folder.is_symlink() else folder
+    if folder.name in ("", ".."):
+        raise OSError(errno.EINVAL, "name the folder itself", str(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
+    sweep([folder])
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    handle = os.open(fresh, os.O_RDONLY)
     try:
-        fresh.chmod(0o777 & ~_umask())
+        _lock(handle)
+        fresh.chmod(0o777 & ~_UMASK)
         yield fresh
         for file in fresh.rglob("*"):
             if file.is_file():
                 _flush(file)
         _swap(fresh, folder)
     finally:
+        os.close(handle)
         shutil.rmtree(fresh, ignore_errors=True)
 
 
 def recover(folder: str | Path) -> Path:
     """`folder`, brought back if a kill has left it aside while it was being replaced."""
     folder = Path(folder)
-    aside = folder.with_name(f".{folder.name}.old")
+    aside = folder.parent / f".{folder.name}.old"
     if not folder.exists() and aside.is_dir():
         with suppress(OSError):
             os.replace(aside, folder)
     return folder
+
+
+def require_ours(
+    folder: Path, facts: str, mark: str, files: Callable[[Mapping[str, Any]], Iterable[str]],
+    error: type[StarcError],
+) -> None:  # fmt: skip
+    """An error unless `folder` is new, empty, or holds nothing but files that we wrote.
+
+    It is ours if the JSON file `facts` in it has the key `mark`; `files` names what may lie beside,
+    given those facts.
+    """
+    try:
+        held = _held(folder) if folder.exists() else []
+    except OSError as problem:
+        raise error(
+            f"{folder}: not a folder we can read ({problem.strerror}); name another"
+        ) from None
+    known: set[str] = set()
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        found = json.loads(read_text(folder / facts))
+        known = {facts, *files(found)} if mark in found else known
+    known |= {str(Path(name).parent) for name in known}
+    if foreign := [name for name in held if name not in known]:
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise error(f"{folder}: holds files that are not ours ({foreign[0]}{more}); name another")
+
+
+def _held(folder: Path) -> list[str]:
+    """All that lies below a folder, by its name there."""
+    names = []
+    for path in sorted(folder.iterdir()):
+        names.append(path.name)
+        if path.is_dir() and not path.is_symlink():
+            names += [f"{path.name}/{name}" for name in _held(path)]
+    return names
+
+
+def sweep(paths: Iterable[Path], *, alone: bool = False) -> None:
+    """Remove what killed writers of `paths` left; what a living one holds is locked and stays.
+
+    What is young stays too, unless the caller is `alone`: its writer may be about to lock it.
+    """
+    by_folder: dict[Path, set[str]] = {}
+    for path in paths:
+        by_folder.setdefault(path.parent, set()).add(path.name)
+    for folder, names in by_folder.items():
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                match = _PART.fullmatch(entry.name)
+                if match and match[1] in names and not entry.is_symlink():
+                    _sweep(Path(entry.path), 0.0 if alone else YOUNG)
+
+
+_PART = re.compile(r"\.(.+)\.[a-z0-9_]{8}\.part", re.DOTALL)
+
+
+def _sweep(part: Path, age: float) -> None:
+    with suppress(OSError):
+        handle = os.open(part, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        try:
+            if time.time() - os.fstat(handle).st_ctime < age:
+                return
+            _lock(handle, wait=False)
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, *, wait: bool = True) -> None:
+    """Hold what is being written until it is closed: by this the living are known."""
+    if sys.platform == "win32":
+        if not wait:
+            raise OSError(errno.ENOLCK, "no locks")
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        if not wait:  # some network disks know no locks: there nothing is swept
+            raise
 
 
 def _swap(fresh: Path, folder: Path) -> None:
@@ -96,9 +235,3 @@ def _swap(fresh: Path, folder: Path) -> None:
 def _flush(file: Path) -> None:
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -15,6 +15,7 @@ import os
 import stat
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,17 @@ def cache_folder(kind: str = "") -> Path:
         return (Path(base) if base else Path("~/.cache").expanduser()) / "starc" / kind
     except RuntimeError as error:
         raise StarcError("cache: no home folder to keep it in; set XDG_CACHE_HOME") from error
+
+
+def make_folder(folder: Path) -> Path:
+    """`folder`, made if need be; what lies in our cache is nobody else's to read."""
+    with suppress(StarcError):
+        root = cache_folder()
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if root.stat().st_mode & 0o077:
+            root.chmod(0o700)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def fingerprint(path: Path) -> str:
@@ -74,7 +86,9 @@ def _digest(path: Path, size: int, changed: int) -> str:
 
 def key(*parts: str) -> str:
     """One name for content and everything else that decides the result."""
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(
+        "\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16
+    ).hexdigest()
 
 
 def read(entry: Path) -> Any | None:
@@ -88,8 +102,8 @@ def read(entry: Path) -> Any | None:
 def write(entry: Path, value: Any) -> None:
     """Keep a JSON value; whole or not at all."""
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(entry.parent)
         with replacing(entry) as file:
-            json.dump(value, file, ensure_ascii=False)
+            json.dump(value, file)
     except OSError as error:
         log.warning("%s: nothing is cached (%s)", entry.parent, error.strerror)

@@ -10,7 +10,6 @@ Ctrl-C stop the run.
 from __future__ import annotations
 
 import errno
-import glob
 import json
 import logging
 import math
@@ -29,6 +28,7 @@ import torch
 
 from starc.errors import ConfigError, StarcError
 from starc.files.annotations import prediction_file
+from starc.files.atomic import sweep
 from starc.files.cache import fingerprint
 from starc.inference.jobs import Job, Manifest, ManifestRow
 from starc.inference.pipeline import Captioner, ReadVideo
@@ -172,10 +172,8 @@ def pending(
             todo.append(job)
         elif on_row is not None:
             on_row(manifest.rows[job.name])
-    for job in todo:
-        for path in job.outputs.values():
-            for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-                part.unlink(missing_ok=True)
+    outputs = (path for job in todo for path in job.outputs.values())
+    sweep(outputs, alone=True)  # the manifest is locked
     return todo, len(jobs) - len(todo)
 
 

@@ -14,6 +14,7 @@ ignored. Only one run at a time may write to a manifest.
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import sys
@@ -27,6 +28,7 @@ from typing import IO, Literal
 from starc.errors import StarcError, VideoError
 from starc.files.annotations import VIDEO_ENDINGS
 from starc.files.cache import fingerprint
+from starc.files.reading import read_text
 from starc.output import mp4
 from starc.output.formats import FORMATS
 
@@ -94,7 +96,7 @@ def _expand(given: Path, out: Path | None) -> Iterator[tuple[Path, Path]]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_text(path)
     except UnicodeDecodeError:
         raise VideoError(f"{path}: not a list of paths (not UTF-8 text)") from None
     except OSError as error:
@@ -149,15 +151,18 @@ def make_jobs(videos: Iterable[tuple[Path, Path]], out: Path, formats: Sequence[
     """A job per video: its files lie in `out` as the videos do below their folders.
 
     Videos that differ only in their ending, or come from different folders, keep their ending or
-    get a number; the names depend on the set of videos and not on their order.
+    get a number; the names depend on the set of videos and not on their order. A name under which
+    an earlier run has captioned another video stays that video's.
     """
+    owners = _owners(out)
     pairs = sorted((os.path.abspath(video), video, root) for video, root in videos)
-    stems = [_relative(video, root).with_suffix("") for _, video, root in pairs]
+    stems = [_stem(_relative(video, root)) for _, video, root in pairs]
     shared = Counter(str(stem).casefold() for stem in stems)
     taken: set[str] = set()
     jobs = {}
     for (absolute, video, root), stem in zip(pairs, stems, strict=True):
-        unique = shared[str(stem).casefold()] == 1
+        owner = owners.get(str(stem).casefold(), absolute)
+        unique = shared[str(stem).casefold()] == 1 and _is_same(owner, absolute)
         name = wanted = str(stem if unique else _relative(video, root))
         number = 2
         while name.casefold() in taken:
@@ -166,6 +171,28 @@ def make_jobs(videos: Iterable[tuple[Path, Path]], out: Path, formats: Sequence[
         outputs = {format: out / f"{name}{_ending(format, video)}" for format in formats}
         jobs[absolute] = Job(name, video, outputs)
     return list(jobs.values())
+
+
+def _stem(video: Path) -> Path:
+    """A path without its ending; `..mp4` has nothing before it and stays."""
+    return video.with_suffix("") if video.stem.strip(".") else video
+
+
+def _owners(out: Path) -> dict[str, str]:
+    """By name in lower case, the videos that earlier runs have captioned into a folder."""
+    try:
+        rows = read_rows((out / MANIFEST).read_bytes())
+    except OSError:
+        return {}
+    return {name.casefold(): row.video for name, row in rows.items() if row.status == "done"}
+
+
+def _is_same(owner: str, video: str) -> bool:
+    """Whether a name is free for a video: its own, or that of one which is no longer there."""
+    try:
+        return owner == video or os.path.samefile(owner, video)
+    except (OSError, ValueError):
+        return not os.path.exists(owner)
 
 
 def _relative(video: Path, root: Path) -> Path:
@@ -204,6 +231,20 @@ class ManifestRow:
     """Formats that refused this video; `notes` say why."""
     notes: tuple[str, ...] = ()
     error: str = ""
+
+
+def read_rows(text: bytes) -> dict[str, ManifestRow]:
+    """The last row of each video. Lines that are no rows were damaged or cut off by a kill."""
+    rows = {}
+    for line in text.splitlines():
+        with suppress(ValueError, TypeError, AttributeError, RecursionError):
+            data = json.loads(line)
+            lists = {key: tuple(data.get(key, ())) for key in ("outputs", "left_out", "notes")}
+            row = ManifestRow(**{**data, **lists})
+            texts = (row.name, row.video, row.status, row.settings, row.hash, row.error)
+            if all(isinstance(text, str) for text in (*texts, *itertools.chain(*lists.values()))):
+                rows[row.name] = row
+    return rows
 
 
 class Manifest:
@@ -245,19 +286,11 @@ class Manifest:
             # Some network disks know no locks; running there without one is better than not at all.
 
     def _read(self) -> dict[str, ManifestRow]:
-        """The last row of each video. Lines that are no rows were cut off by a kill."""
         self.file.seek(0)
         text = self.file.read()
         if text and not text.endswith(b"\n"):
             self.file.write(b"\n")
-        rows = {}
-        for line in text.splitlines():
-            with suppress(ValueError, TypeError):
-                data = json.loads(line)
-                lists = {key: tuple(data.get(key, ())) for key in ("outputs", "left_out", "notes")}
-                row = ManifestRow(**{**data, **lists})
-                rows[row.name] = row
-        return rows
+        return read_rows(text)
 
     def append(self, row: ManifestRow) -> None:
         """Add a row; when this returns, it is on the disk."""
@@ -287,9 +320,10 @@ class Manifest:
         expected = self.relative({f: path for f, path in job.outputs.items() if f not in refused})
         if not set(expected) <= set(row.outputs):
             return False
-        if not all((self.folder / name).is_file() for name in expected):
-            return False
         try:
+            # No file of ours is empty: one that is was cut off.
+            if not all((self.folder / name).stat().st_size for name in expected):
+                return False
             status = job.video.stat()
             if (row.size, row.mtime_ns) == (status.st_size, status.st_mtime_ns):
                 return True

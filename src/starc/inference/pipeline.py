@@ -447,7 +447,7 @@ def _write_features(entry: Path, features: FrameFeatures) -> None:
         "facts": torch.tensor([features.duration, features.frames], dtype=torch.float64),
     }
     try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
+        cache.make_folder(entry.parent)
         with replacing(entry, binary=True) as file:
             file.write(safetensors.save(tensors))
     except OSError as error:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from starc.errors import MissingExtra, VideoError
 from starc.files.annotations import VIDEO_ENDINGS
-from starc.files.atomic import replacing_path
+from starc.files.atomic import replacing_path, sweep
 from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder
 from starc.media.video import open_video
@@ -83,19 +83,28 @@ def extract(
     None takes all. `stop` ends it from another thread with `Stopped`.
     """
     times: list[float] = []
+    repeats: list[int] = []
+    """For how many frames each picture stands: a few kilobytes can claim one picture for hours."""
     with open_video(video, limits) as opened:
         stated = opened.info.duration
         count = opened.count(FPS) if choose else 0
         indices = choose(count) if choose else None
 
         def watched() -> Iterator[Frame]:
+            last = None
             for frame in opened.frames(FPS, encoder.size, indices):
                 if stop is not None and stop.is_set():
                     raise Stopped(str(video))
                 times.append(frame.time)
+                if frame.rgb_HWC is last:
+                    repeats[-1] += 1
+                    continue
+                last = frame.rgb_HWC
+                repeats.append(1)
                 yield frame
 
         features_TD = encoder.encode(watched()).detach().float().cpu()
+        features_TD = features_TD.repeat_interleave(torch.tensor(repeats, dtype=torch.long), dim=0)
     count = count if choose else len(times)
     # A download that broke off states its whole length; times would be stretched over it.
     shown = count / FPS
@@ -157,10 +166,14 @@ def save_features(path: Path, videos: Mapping[str, FrameFeatures]) -> None:
         rows = {name: times_T.tolist() for name, times_T in times.items()}
         _write_json(path.with_name(path.name + ".json"), {**provenance, "times": rows})
     elif path.suffix in HDF5:
-        with _replacing(path) as target, _h5py().File(target, "w") as file:
+        # In memory: the library crashes on a full disk.
+        with _h5py().File(path, "w", driver="core", backing_store=False) as file:
             file.attrs["provenance"] = json.dumps(provenance)
             for name, tensor in {**features, **times}.items():
                 file.create_dataset(name, data=tensor.numpy())
+            file.flush()
+            with _replacing(path) as target:
+                target.write_bytes(file.id.get_file_image())
     elif not path.suffix or path.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         before = _read_json(path / PROVENANCE)
@@ -208,6 +221,7 @@ def extract_all(
             save_features(folder, {name: extracted})
         yield video, None
     if single and folder.is_dir():
+        sweep([target])
         store = _open_folder(folder)
         made = {
             name: FrameFeatures(store[name], store.times(name), provenance=store.provenance)
@@ -424,10 +438,9 @@ def _replacing(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing_path(path) as part:
             yield part
-    except OSError as error:
-        raise VideoError(
-            f"{path}: cannot be written ({error.strerror}); free some space?"
-        ) from error
+    except (OSError, SafetensorError, RuntimeError) as error:  # a full disk is any of them
+        reason = getattr(error, "strerror", None) or _short(error)
+        raise VideoError(f"{path}: cannot be written ({reason}); free some space?") from error
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:

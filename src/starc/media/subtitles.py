@@ -25,17 +25,15 @@ from av.subtitles.stream import SubtitleStream
 
 from starc.errors import SpeechError
 from starc.files import pickles
+from starc.files.reading import read_bytes
 from starc.media.container import MICROSECONDS, ignore_other_streams
-from starc.types import Sentence
+from starc.types import LONGEST, Sentence
 
 SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 """Of side-car files, best first."""
 TEXT_CODECS = frozenset({"mov_text", "subrip", "srt", "ass", "ssa", "webvtt", "text"})
 """Embedded subtitles that are text; the others (DVD, Blu-ray) are pictures of text."""
 COLUMNS = ("start", "end", "text")
-MOST_BYTES = 2 * 2**30
-LONGEST = 1e12
-"""Seconds; a time beyond is no time."""
 SHORTEST = 0.1
 """Seconds given to a cue that ends where, or before, it starts."""
 TOUCHING = 0.05
@@ -230,9 +228,7 @@ def _stream_cues(container: InputContainer, stream: SubtitleStream) -> Iterator[
 
 def _bytes(path: Path) -> bytes:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise SpeechError(f"{path}: too large for speech ({path.stat().st_size} bytes)")
-        return path.read_bytes()
+        return read_bytes(path)
     except OSError as error:
         raise SpeechError(f"{path}: {str(error.strerror).lower()}; check the path") from None
 

@@ -39,11 +39,12 @@ from starc.decoder.span_head import SpanHead
 from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
-from starc.files.atomic import recover, replacing_folder
+from starc.files.atomic import recover, replacing_folder, require_ours
 from starc.media.encoders import hub_is_away
 from starc.model import published
 from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
+from starc.retrieval import captions
 from starc.retrieval.datastore import Datastore, open_datastore
 
 MARK = "starc_model"
@@ -149,7 +150,8 @@ def save(
             facts = {MARK: MODEL_VERSION, **to_dict(config)}
             (fresh / CONFIG).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
             if tokenizer is not None:
-                tokenizer.save(str(fresh / TOKENIZER))
+                text = tokenizer.to_str(pretty=True)  # its own way to write has errors of no class
+                (fresh / TOKENIZER).write_text(text, encoding="utf-8")
             if joint is not None:
                 joint.save(fresh / JOINT)
             if writer is not None:
@@ -248,20 +250,12 @@ def fingerprint(folder: Path) -> str:
 
 def _require_ours(folder: Path) -> None:
     """Refuse to replace a folder that holds anything but a model of ours."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    try:
-        facts = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        facts = None
-    if not isinstance(facts, dict) or MARK not in facts:
-        raise CheckpointError(f"{folder}: not a model folder of ours; choose another place")
-    ours = {*FILES, DATASTORE}
-    if foreign := sorted({item.name for item in folder.iterdir()} - ours):
-        raise CheckpointError(
-            f"{folder}: holds files that are not a model's ({_listed(foreign)}); "
-            "choose another place"
-        )
+
+    def files(_: Mapping[str, Any]) -> list[str]:
+        store = [f"{DATASTORE}/{name}" for name in captions.own_files(folder / DATASTORE)]
+        return [*FILES[1:], *store]
+
+    require_ours(folder, CONFIG, MARK, files, CheckpointError)
 
 
 def import_published(

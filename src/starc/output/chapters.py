@@ -105,7 +105,7 @@ def regroup(captioned: Captioned, granularity: float) -> tuple[Event, ...]:
     """
     if not (math.isfinite(granularity) and granularity > 0):
         raise ValueError(f"granularity must be positive, got {granularity = }")
-    target = max(1, round(len(captioned.events) * granularity))
+    target = max(1, round(len(captioned.events) * min(granularity, 1.0)))
     if target >= len(captioned.events):
         return captioned.events
     events = sorted(captioned.events, key=lambda event: (event.start, event.end))

@@ -109,6 +109,8 @@ def write_text(path: Path, text: str, *, overwrite: bool) -> None:
 
 def check_target(path: Path, *, overwrite: bool) -> None:
     """An error if `path` holds what we did not write, or what was changed since."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: is not a file; name one, or leave out -o to print")
     if overwrite or not path.exists() or not path.stat().st_size or _record(path).exists():
         return
     raise ConfigError(f"{path}: is there and not as starc wrote it; --overwrite replaces it")
@@ -122,7 +124,7 @@ def _record(path: Path) -> Path:
 def _remember(path: Path) -> None:
     try:
         record = _record(path)
-        record.parent.mkdir(parents=True, exist_ok=True)
+        cache.make_folder(record.parent)
         record.touch()
     except OSError as error:
         log.warning("%s: not known as ours next time (%s)", path.name, error.strerror)
@@ -227,9 +229,14 @@ def _csv(captioned: Captioned) -> str:
         times = f"{event.start:.3f}", f"{event.end:.3f}"
         confidence = "" if event.confidence is None else f"{event.confidence:.4f}"
         repeated = str(event.repeated).lower()
-        caption = one_line(event.caption)
-        rows.writerow([one_line(captioned.video), *times, caption, confidence, repeated])
+        texts = cell(one_line(captioned.video)), cell(one_line(event.caption))
+        rows.writerow([texts[0], *times, texts[1], confidence, repeated])
     return table.getvalue()
+
+
+def cell(text: str) -> str:
+    """Text for a cell of a table, which a spreadsheet would otherwise take for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _markdown(captioned: Captioned) -> str:

@@ -33,9 +33,10 @@ from torch import Tensor
 from starc.errors import DatastoreError
 from starc.files import pickles
 from starc.files.annotations import read_references
-from starc.files.atomic import recover, replacing_folder
+from starc.files.atomic import recover, replacing_folder, require_ours
+from starc.files.reading import read_text
 
-VERSION = 1
+VERSION, MARK = 1, "starc_datastore"
 FACTS, CAPTIONS, TENSORS = "datastore.json", "captions.jsonl", "embeddings.safetensors"
 
 
@@ -131,7 +132,7 @@ def _json_captions(path: Path, subset: str | None) -> CaptionList:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_text(path)
     except OSError as error:
         raise DatastoreError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     except UnicodeDecodeError as error:
@@ -230,29 +231,24 @@ def write_folder(
             for name, write in files.items():
                 write(new / name)
             digests = {name: digest_of(new / name) for name in sorted(files)}
-            facts = {"starc_datastore": VERSION, **facts, "sha256": digests}
+            facts = {MARK: VERSION, **facts, "sha256": digests}
             (new / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise DatastoreError(f"{folder}: cannot be written ({error.strerror})") from None
+    except (OSError, SafetensorError, RuntimeError) as error:  # a full disk is any of them
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:100]
+        raise DatastoreError(f"{folder}: cannot be written ({reason})") from None
 
 
 def require_replaceable(folder: str | Path) -> None:
     """DatastoreError unless `folder` is new, empty, or holds a datastore and nothing else."""
-    folder = recover(folder)
+    require_ours(recover(folder), FACTS, MARK, lambda facts: facts["sha256"], DatastoreError)
+
+
+def own_files(folder: Path) -> list[str]:
+    """The files in a datastore folder that make it up; none if it is not one."""
     try:
-        files = list(folder.iterdir()) if folder.exists() else []
-    except OSError as error:
-        raise DatastoreError(f"{folder}: not a folder ({error.strerror}); name another") from None
-    try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-        known = {FACTS, *facts["sha256"].keys()} if "starc_datastore" in facts else set()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        known = set()
-    foreign = sorted(file.name for file in files if file.name not in known or not file.is_file())
-    if foreign:
-        raise DatastoreError(
-            f"{folder}: holds other files ({foreign[0]}); give a new folder for the datastore"
-        )
+        return [FACTS, *read_facts(folder)["sha256"]]
+    except DatastoreError:
+        return []
 
 
 def read_folder(folder: str | Path, *, verify: bool = True) -> Folder:
@@ -305,7 +301,7 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
         ) from None
     except ValueError:
         raise DatastoreError(f"{folder / FACTS}: not valid JSON; build it again") from None
-    version = facts.get("starc_datastore") if isinstance(facts, dict) else None
+    version = facts.get(MARK) if isinstance(facts, dict) else None
     if version != VERSION:
         raise DatastoreError(f"{folder}: datastore version {version!r}, this starc reads {VERSION}")
     types = {"sha256": dict, "kind": str, "encoder": str}

@@ -79,7 +79,7 @@ def run_rows(
         store = datastores.get(row.datastore) if row.datastore else own
         if row.datastore and store is None:
             return f"no datastore given (--with {row.datastore}=FOLDER)"
-        command = [sys.executable, "-m", "starc", "train", *arguments, "--run", str(place)]
+        command = [sys.executable, "-P", "-m", "starc", "train", *arguments, "--run", str(place)]
         for override in (*row.overrides, f"train.seed={seed}"):
             command += ["--set", override]
         command += ["--datastore", str(store)] if store else []

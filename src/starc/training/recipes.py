@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -242,7 +243,7 @@ def _checked(whole: Recipe) -> Recipe:
         ("train.learning_rate", train.learning_rate, 0),
         ("train.clip", train.clip, 0),
     ):
-        if value < least:
+        if not least <= value < math.inf:
             raise ConfigError(f"{name}: must be at least {least} (found {value})")
     if not 0 <= train.warmup < 1 or not 0 < loss.corruption < 1 or loss.corrupted_span < 1:
         raise ConfigError(

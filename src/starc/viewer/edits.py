@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import NamedTuple
 
 from starc.errors import StarcError, VideoError
@@ -104,26 +101,12 @@ def save(item: Item, events: Sequence[tuple[float, float, str]], *, seen: int) -
     if item.edits.is_symlink() or item.edits.parent.is_symlink():
         raise EditRefused((None, "the folder of versions is a link; remove it"))
     item.edits.mkdir(parents=True, exist_ok=True)
-    _write_new(version_path(item.edits, version), corrected, version)
-    return version
-
-
-def _write_new(path: Path, captioned: Captioned, version: int) -> None:
-    """Whole or not at all, and never over another's file: a link fails where a rename would not."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
-    with replacing(staged) as file:
-        json.dump(captioned.to_json(), file)
     try:
-        os.link(staged, path)
+        with replacing(version_path(item.edits, version), new=True) as file:
+            json.dump(corrected.to_json(), file)
     except FileExistsError:
         raise EditConflict(version) from None
-    except OSError:  # a file system without hard links
-        if path.exists():
-            raise EditConflict(version) from None
-        os.replace(staged, path)
-    finally:
-        with suppress(OSError):
-            staged.unlink()
+    return version
 
 
 def _problem(start: float, end: float, caption: str, duration: float) -> str | None:

@@ -177,9 +177,7 @@ class JobQueue:
             title = {"title": job.title} if job.uploaded else {}
             provenance = {**captioned.provenance, **title}
             captioned = replace(captioned, video=job.path.name, provenance=provenance)
-            with replacing(job.path.with_suffix(".json")) as file:
-                json.dump(captioned.to_json(), file)
-            job.result, state = job.path.with_suffix(".json"), "done"
+            job.result, state = _keep(captioned, job.path), "done"
         except Cancelled:
             state = "cancelled"
         except StarcError as error:
@@ -191,6 +189,19 @@ class JobQueue:
         if job.cancel.is_set() and state == "failed":  # stopped in the function's own way
             state, job.error = "cancelled", None
         self._set(job, state)
+
+
+def _keep(captioned: Captioned, video: Path) -> Path:
+    """Write the record beside its video, over nobody's file; returns where.
+
+    `talk.mp4` has `talk.json`, unless that is the record of another video or something else.
+    """
+    for path in (video.with_suffix(".json"), video.with_name(f"{video.name}.json")):
+        with suppress(FileExistsError):
+            with replacing(path, new=True) as file:
+                json.dump(captioned.to_json(), file)
+            return path
+    raise StarcError(f"{video.name}: its record is there already; rename {path.name}")
 
 
 async def receive_upload(

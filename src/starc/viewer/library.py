@@ -145,11 +145,12 @@ class Library:
     def _pair(self, root: Path, listing: _Listing) -> Iterator[Item]:
         """Records with their videos, then the videos that nobody has captioned."""
         by_path = {(video.parent, video.name): video for video in listing.videos}
-        by_stem = {(video.parent, video.stem): video for video in listing.videos}
+        by_stem: dict[tuple[Path, str], Path | None] = {}
         by_id: dict[str, Path | None] = {}
-        for path in listing.videos:
-            name = video_id(path.name)
-            by_id[name] = None if name in by_id else path  # two of a name: neither
+        for path in listing.videos:  # two of a name: neither
+            place, name = (path.parent, path.stem), video_id(path.name)
+            by_stem[place] = None if place in by_stem else path
+            by_id[name] = None if name in by_id else path
         pairs: list[tuple[Path | None, str | None, Path | None, Summary]] = []
         for record in listing.records:
             for key, summary in self._summaries(record, root):
@@ -184,7 +185,7 @@ class Library:
         known = self._parsed.get(record)
         if known is None or known[0] != stamp:
             try:
-                content = read_json(record, outline=True)
+                content = read_json(record)
                 summary = None if content is None else summarise(content, record.stem)
             except StarcError as error:
                 log.warning("%s", error)
@@ -256,7 +257,7 @@ def _walk(folder: Path, *, deep: bool) -> _Listing:
             elif ending == ".json" or ending in VIDEO_ENDINGS:
                 if entry.is_symlink() and confine(folder, path) is None:
                     listing.links_out += 1
-                else:
+                elif entry.is_file():  # a pipe would be waited for
                     (listing.records if ending == ".json" else listing.videos).append(path)
         if seen > MOST_FILES:
             log.warning("%s: more than %d files; the rest is not shown", folder, MOST_FILES)

@@ -16,19 +16,16 @@ from typing import Any, NamedTuple
 
 from starc.errors import AnnotationError
 from starc.files.annotations import read_annotations, video_id
+from starc.files.reading import read_bytes
 from starc.types import Captioned, Event
 from starc.viewer.security import display_name
 
 log = logging.getLogger("starc")
 
-LARGEST_RECORD = 64 << 20
+LARGEST_RECORD = 16 << 20
 """Bytes; a three-hour video needs under one million."""
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 """What reading JSON of another shape may raise."""
-
-# A quote inside a JSON string is escaped, so these can only match real keys.
-_NUMBERS = re.compile(rb'"(frame_times|saliency)"\s*:\s*\[[^\]\[{}"]*\]')
-_SEGMENTS = re.compile(rb'"segments"\s*:\s*\[.*\]\s*,\s*"provenance"\s*:', re.DOTALL)
 
 
 class Passage(NamedTuple):
@@ -52,20 +49,14 @@ class Summary:
     problem: str | None = None
 
 
-def read_json(path: Path, *, outline: bool = False) -> dict[str, Any] | None:
-    """The content of a JSON file that claims to be a captioned video; None if it does not.
-
-    An `outline` leaves out numbers and segments, unread: two thirds of the bytes, and a library
-    shows neither.
-    """
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The content of a JSON file that claims to be a captioned video; None if it does not."""
     try:
         if path.stat().st_size > LARGEST_RECORD:
             return None
-        text = path.read_bytes()
+        text = read_bytes(path, most=LARGEST_RECORD)
         if b'"starc"' not in text:
             return None
-        if outline:
-            text = _SEGMENTS.sub(b'"segments":[],"provenance":', _NUMBERS.sub(rb'"\1":[]', text))
         content = json.loads(text)
     except OSError as error:
         raise AnnotationError(f"{path}: cannot be read ({error.strerror})") from None
@@ -98,7 +89,8 @@ def read_many(path: Path) -> dict[str, Captioned]:
         pairs = zip(annotation.spans, annotation.sentences, strict=True)
         ordered = sorted(pairs, key=lambda pair: pair[0])
         events = tuple(Event(*span, text) for span, text in ordered if 0 <= span[0] < span[1])
-        duration = annotation.duration or max((event.end for event in events), default=1.0)
+        stated = max(annotation.duration or 0.0, 0.0)
+        duration = stated or max((event.end for event in events), default=1.0)
         if events or annotation.duration is not None:
             videos[name] = Captioned(name, duration, events)
     return videos

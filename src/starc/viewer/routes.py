@@ -280,7 +280,8 @@ def _compared(comparison: Comparison | None, item: Item) -> dict[str, Any] | Non
 
 def _attachment(text: str, export: edits.Export, name: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Response(text.encode(), media_type=export.media_type, headers=headers)
+    content = text.encode("utf-8", "replace")  # a record may hold half a surrogate pair
+    return Response(content, media_type=export.media_type, headers=headers)
 
 
 def static_file(name: Annotated[str, InPath(max_length=80)]) -> Response:

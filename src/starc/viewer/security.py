@@ -167,7 +167,7 @@ def _origin_host(origin: str) -> str | None:
 
 def digest(text: str) -> str:
     """SHA-256, of names with broken bytes too."""
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _same(given: str, wanted: str) -> bool:

@@ -1,8 +1,9 @@
 """The web server: `create_app` puts the parts together, `serve` runs them until Ctrl-C.
 
-It listens on this machine only; on any other address nobody gets in without a token. The captioning
-function, the other export formats, the reference and the second system are handed in: the viewer
-knows nothing of the model.
+It listens on this machine only, where other people may work too: nobody gets in without the token
+that is in the address, unless the user says so. Whoever keeps it waiting is let go (`Patient`). The
+captioning function, the other export formats, the reference and the second system are handed in:
+the viewer knows nothing of the model.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import h11
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from starc.errors import ConfigError, StarcError
 from starc.viewer.edits import EXPORTS, Export
@@ -36,6 +39,12 @@ __all__ = ["ServerLimits", "create_app", "serve"]
 
 log = logging.getLogger("starc")
 SHORTEST_TOKEN = 8
+NO_TOKEN = "none"
+PATIENCE = 15.0
+"""Seconds between two looks at a connection."""
+SLOWEST = 15_000
+"""Bytes that the body of a request must bring from look to look."""
+MOST_CONNECTIONS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,11 +160,12 @@ def serve(
 ) -> None:
     """Serve until interrupted; `announce` receives the address (port 0 takes any free port).
 
-    Beyond this machine there is always a token: a random one where none was given. `options` are
-    those of `create_app`.
+    There is always a token, a random one where none was given; "none" does without, and only on
+    this machine. `options` are those of `create_app`.
     """
-    if not is_loopback(host) and token is None:
+    if token is None or (token == NO_TOKEN and not is_loopback(host)):
         token = secrets.token_urlsafe(24)
+    token = None if token == NO_TOKEN else token
     names = {host, socket.gethostname()} - {"0.0.0.0", "::", ""}
     app = create_app(folders, token=token, hosts=names, **options)
     listener = _listen(host, port)
@@ -170,14 +180,59 @@ def serve(
     announce(address)
     if open_browser:
         webbrowser.open(address)
-    config = uvicorn.Config(
+    uvicorn.Server(http_config(app)).run(sockets=[listener])
+
+
+def http_config(app: FastAPI) -> uvicorn.Config:
+    """How the application is served; a warning for each bad request would fill the disk."""
+    return uvicorn.Config(
         app,
-        log_level="warning",
+        http=Patient,
+        log_level="error",
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=2,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+
+
+class Patient(H11Protocol):
+    """HTTP that waits for nobody for long, and for a limited number of visitors at once.
+
+    A request must come within `PATIENCE` to twice that, its body at `SLOWEST` bytes in that time.
+    With `MOST_CONNECTIONS` open the oldest goes that owes us a request, else the oldest.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.began, self.received, self.seen = self.loop.time(), 0, (self.cycle, 0)
+        if len(self.connections) > MOST_CONNECTIONS:
+            everyone = [one for one in self.connections if isinstance(one, Patient)]
+            min(everyone, key=lambda one: (not one.owes(), one.began)).transport.abort()
+        self.loop.call_later(PATIENCE, self.look)
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        super().data_received(data)
+
+    def owes(self) -> bool:
+        """Whether the next word is the visitor's: a request, or the rest of one."""
+        return self.conn.their_state is h11.IDLE or (
+            self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
+        )
+
+    def look(self) -> None:
+        """Let a visitor go who owes us something and has sent too little since the last look."""
+        if self.transport.is_closing():
+            return
+        cycle, received = self.seen
+        enough = self.cycle is not cycle or (
+            self.conn.their_state is h11.SEND_BODY and self.received - received >= SLOWEST
+        )
+        if self.owes() and not enough:
+            self.transport.abort()
+            return
+        self.seen = (self.cycle, self.received)
+        self.loop.call_later(PATIENCE, self.look)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -17,7 +17,7 @@ import av
 
 from starc.errors import VideoError
 from starc.files.atomic import replacing
-from starc.files.cache import cache_folder
+from starc.files.cache import cache_folder, make_folder
 from starc.media.container import MediaLimits, open_container, video_stream
 
 WIDTH_PX = 480
@@ -35,7 +35,7 @@ def thumbnail(video: Path, time: float | None, *, cache: Path | None = None) -> 
     with _DECODERS:
         picture = _encode(_key_frame(video, time))
     with suppress(OSError):  # a full or read-only cache costs time, not the picture
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(kept.parent)
         with replacing(kept, binary=True) as file:
             file.write(picture)
     return picture
