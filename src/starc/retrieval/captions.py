@@ -125,7 +125,7 @@ def _json_captions(path: Path, subset: str | None) -> CaptionList:
     annotated = read_references(path, subset=subset)
     return CaptionList.of(
         (sentence for annotation in annotated.values() for sentence in annotation.sentences),
-        (video for video, annotation in annotated.items() for _ in annotation.sentences),
+        (each.video or key for key, each in annotated.items() for _ in each.sentences),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -37,10 +38,11 @@ FROM_SCRATCH = 1e-3
 class Files:
     """What a run reads."""
 
-    annotations: Path
+    annotations: Path | Sequence[Path]
+    """Several files are several references of their videos."""
     features: Path
     speech: Path | None
-    validation: Path | None
+    validation: Path | Sequence[Path] | None
     datastore: Path | None
     tokenizer: Path | None = None
     init: Path | None = None
@@ -191,12 +193,20 @@ def _file_facts(files: Files) -> dict[str, dict[str, str]]:
     given = {spec.name: getattr(files, spec.name) for spec in fields(files)}
     return {
         name: {
-            "path": str(value),
-            "content": _digest(value) if isinstance(value, Path) and value.exists() else str(value),
+            "path": ", ".join(map(str, _as_list(value))),
+            "content": ", ".join(map(_content, _as_list(value))),
         }
         for name, value in given.items()
-        if value is not None
+        if value
     }
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _content(value: Path | str) -> str:
+    return _digest(value) if isinstance(value, Path) and value.exists() else str(value)
 
 
 def _task(recipe: Recipe, files: Files, start: Loaded | None, on_note: Note) -> Task:
@@ -220,7 +230,7 @@ def _task(recipe: Recipe, files: Files, start: Loaded | None, on_note: Note) -> 
         )
         if both := sorted({*train.ids} & {*validation.ids}):
             raise AnnotationError(
-                f"{files.validation}: {len(both)} videos are also trained on (one is {both[0]!r}); "
+                f"--validation: {len(both)} videos are also trained on (one is {both[0]!r}); "
                 "name other files, or --subset and --validation-subset"
             )
     return Task(train, validation, _store(recipe, files, train, on_note), collate, joint)
@@ -251,7 +261,7 @@ def _store(recipe: Recipe, files: Files, train: Videos, on_note: Note) -> Datast
     if not ownerless or not retrieval.exclude_own:
         return store
     known = {same_text(caption) for caption in ownerless}
-    trained = [text for video in train.ids for text in train.annotations[video].sentences]
+    trained = [text for all_ in train.accounts.values() for each in all_ for text in each.sentences]
     if own := [text for text in trained if same_text(text) in known]:
         raise DatastoreError(
             f"{files.datastore}: {len(own)} captions of training videos stand in it without their "
