@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from starc.cli import caption, datastore, doctor, research, score, view
+from starc.cli import caption, data, datastore, doctor, research, score, view
 from starc.errors import StarcError
 
 app = typer.Typer(
@@ -58,6 +58,7 @@ app.command()(research.evaluate)
 app.command()(research.ablate)
 app.command()(research.analyse)
 app.command()(doctor.doctor)
+research.data.command("convert")(data.convert)
 app.add_typer(datastore.app, name="datastore")
 app.add_typer(research.data, name="data")
 app.add_typer(research.recipes, name="recipes")

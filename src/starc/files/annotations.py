@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -165,25 +166,22 @@ def _write(path: str | Path, text: str) -> None:
 
 
 def read_references(
-    path: str | Path,
-    *,
-    subset: str | None = None,
-    durations: Callable[[str], float | None] | None = None,
+    path: str | Path, *, subset: str | None = None, open_ended: bool = False
 ) -> dict[str, VideoAnnotation]:
     """What annotators wrote. A prediction file is refused: its scores would be meaningless.
 
-    `durations` tells the seconds of a video whose file does not (ViTT's).
+    `open_ended` takes ViTT's file as it is, without durations: the last section of a video then
+    ends where it starts.
     """
     path = Path(path)
     kind, content = _parse(path)
-    if kind == "vitt" and durations is not None:
-        content = [_with_duration(record, durations) for record in _as_list(content)]
     if kind in ("results", "bare", "captioned", "captioned csv"):
         raise AnnotationError(
             f"{path}: this is a prediction file, not a reference; "
             "predictions come first: starc score PREDICTIONS REFERENCE…"
         )
-    videos = _collect(path, _FORMATS[kind](path, content), subset)
+    read = partial(_vitt, open_ended=open_ended) if kind == "vitt" else _FORMATS[kind]
+    videos = _collect(path, read(path, content), subset)
     if not videos:
         raise AnnotationError(f"{path}: no annotated video in it; give the annotation file")
     return videos
@@ -407,14 +405,15 @@ def _youcook2(path: Path, content: Json) -> Iterator[Record]:
             yield reader.record(entry)
 
 
-def _vitt(path: Path, content: Any) -> Iterator[Record]:
+def _vitt(path: Path, content: Any, *, open_ended: bool = False) -> Iterator[Record]:
     """ViTT gives the start of each section in milliseconds; a section lasts until the next."""
     records = _as_list(content)
     names = [str(value.get("id") if isinstance(value, dict) else value) for value in records]
     for key, name, value in zip(_keys(names), names, records, strict=True):
         reader = _EventReader(path, key)
         entry = reader.expect(dict, value, "its annotation")
-        if entry.get("duration") is None:
+        duration = entry.get("duration")
+        if duration is None and not open_ended:
             raise reader.error(
                 "has no duration, so its last section has no end; take it from the videos: "
                 f"starc data convert {path.name} --videos FOLDER -o OUT.jsonl"
@@ -427,16 +426,10 @@ def _vitt(path: Path, content: Any) -> Iterator[Record]:
             starts = [section["timestamp"] / 1000 for section in sections]
         except (KeyError, TypeError):
             raise reader.error("a section has no timestamp in milliseconds") from None
-        ends = [*starts[1:], entry["duration"]]
-        for section, start, end in zip(sections, starts, ends, strict=True):
+        ends = [*starts[1:], *(starts[-1:] if duration is None else [duration])]
+        for section, start, end in zip(sections, starts, ends, strict=False):
             reader.add([start, end], section.get("tag"))
-        yield reader.record({"duration": entry["duration"]}, video=None if key == name else name)
-
-
-def _with_duration(record: Any, durations: Callable[[str], float | None]) -> Any:
-    if not isinstance(record, dict) or record.get("duration") is not None:
-        return record
-    return {**record, "duration": durations(str(record.get("id")))}
+        yield reader.record({"duration": duration}, video=None if key == name else name)
 
 
 def _as_list(content: Any) -> list[Any]:
