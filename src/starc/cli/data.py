@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from starc.cli.progress import note, out
+from starc.cli.progress import bar, err, note, out
 
 
 def convert(
@@ -50,3 +50,38 @@ def convert(
     out.print(
         f"{target}: {len(converted.annotations)} accounts of {len(several)} videos", soft_wrap=True
     )
+
+
+def transcribe(
+    videos: Annotated[list[Path], typer.Argument(help="Videos, or folders of them.")],
+    target: Annotated[Path, typer.Option("--out", "-o", help="JSON file of all speech.")],
+    speech: Annotated[
+        str, typer.Option(help="auto, subtitles, whisper, whisper:MODEL or moonshine.")
+    ] = "auto",
+    language: Annotated[
+        str | None, typer.Option(help="Language of the speech, such as en; else detected.")
+    ] = None,
+) -> None:
+    """Write what is said in many videos, for train, evaluate and data check (--speech).
+
+    A video that cannot be read is skipped (exit 3); the same line goes on after an interruption.
+    """
+    from starc.errors import StarcError
+    from starc.inference.jobs import find_videos, named_videos
+    from starc.media.speech import parse_engine, transcribe_all
+
+    engine, model = parse_engine(speech)
+    named = named_videos([path for path, _ in find_videos(videos, out=target)])
+    failed = 0
+    with bar("Listening") as progress:
+        heard = transcribe_all(named, target, engine=engine, language=language, model=model)
+        for n, (path, said) in enumerate(progress.track(heard, total=len(named)), start=1):
+            failed += isinstance(said, StarcError)
+            if isinstance(said, StarcError):
+                note(str(said), kind="skipped")
+            elif not err.is_terminal:
+                note(f"{path}: {said}", kind=f"{n}/{len(named)}")
+    out.print(str(target), soft_wrap=True)
+    if failed:
+        note(f"{failed} of {len(named)} videos have no speech; mend them and run this again")
+        raise typer.Exit(3 if failed < len(named) else 1)

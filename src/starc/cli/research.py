@@ -109,9 +109,7 @@ def features(
 
     A video that cannot be read is skipped (exit 3); the same line goes on after an interruption.
     """
-    from starc.errors import VideoError
-    from starc.files.annotations import video_id
-    from starc.inference.jobs import find_videos
+    from starc.inference.jobs import find_videos, named_videos
     from starc.inference.pipeline import Captioner
     from starc.media.encoders import load_image_encoder
     from starc.media.features import extract_all
@@ -119,11 +117,7 @@ def features(
 
     chosen = Captioner(model_name(model)).encoder if model else load_image_encoder(encoder)
     paths = [path for path, _ in find_videos(videos, out=target)]
-    named: dict[str, Path] = {}
-    for path in paths:
-        if named.setdefault(video_id(path.name), path) != path:
-            first = named[video_id(path.name)]
-            raise VideoError(f"{path}: features go by name, and {first} has the same; rename one")
+    named = named_videos(paths)
     failed = 0
     with bar("Extracting") as progress:
         if verify:
@@ -193,7 +187,10 @@ def train(
     validation: Validation = None,
     init: Annotated[
         Path | None,
-        typer.Option(help="Model folder to start from: weights, sizes, windows and decoding."),
+        typer.Option(
+            help="Model folder to start from (weights, sizes, windows, decoding), embedded, or a "
+            "plain T5: t5:google-t5/t5-base, t5:FOLDER."
+        ),
     ] = None,
     subset: Subset = None,
     validation_subset: ValidationSubset = None,
@@ -203,6 +200,7 @@ def train(
     """Train a model. Several GPUs, or CPUs: torchrun --nproc-per-node 2 -m starc train … -o RUN."""
     from starc.training.train import Files, run_training
 
+    init = Path(model_name(str(init))) if init else None
     files = Files(
         annotations, features, speech, validation, store, tokenizer, init, subset, validation_subset
     )
