@@ -5,6 +5,8 @@
 # `torchrun --nproc-per-node N -m starc` for the `starc` of `starc train`.
 set -eu
 data=$1 out=$2
+validation="$data/${VALIDATION:-val.json}"
+test="$data/${TEST:-${VALIDATION:-val.json}}"
 . "$(dirname "$0")/stage.sh"
 mkdir -p "$out"
 
@@ -13,10 +15,10 @@ mkdir -p "$out"
 [ -e "$out/datastore" ] || starc datastore build "$data/train.json" --out "$out/datastore" \
     --encoder openai/clip-vit-large-patch14
 starc data check --annotations "$data/train.json" --features "$out/features.safetensors" \
-    --speech "$data/speech.pkl" --datastore "$out/datastore" --validation "$data/val.json"
+    --speech "$data/speech.pkl" --datastore "$out/datastore" --validation "$validation"
 
 files="--annotations $data/train.json --features $out/features.safetensors --speech $data/speech.pkl"
-rest="--validation $data/val.json --tokenizer $data/tokenizer.json"
+rest="--validation $validation --tokenizer $data/tokenizer.json"
 
 # First stage, from pretrained Vid2Seq; second stage, ten epochs at 1e-5.
 [ -e "$out/pretrained" ] || starc import "$data/vid2seq.pth" --out "$out/pretrained"
@@ -24,5 +26,5 @@ stage "$out/vid2seq" starc train vid2seq $files $rest --init "$out/pretrained"
 stage "$out/starc" starc train "${RECIPE:-youcook2}" $files $rest --init "$out/vid2seq/best" \
     --datastore "$out/datastore"
 
-starc evaluate "$out/starc/best" --annotations "$data/val.json" \
+starc evaluate "$out/starc/best" --annotations "$test" \
     --features "$out/features.safetensors" --speech "$data/speech.pkl" --out "$out/predictions.json"

@@ -225,7 +225,7 @@ class PromptConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class T5Config:
-    """T5 v1.0 with tied embeddings and time tokens after its vocabulary."""
+    """T5 with time tokens after its vocabulary."""
 
     width: int = 768
     """d_model; width of X and of the whole decoder memory."""
@@ -246,7 +246,8 @@ class T5Config:
     attention_dropout: float | None = training_only(None)
     """Of attention weights; None: as everywhere. 0 lets a processor train much faster."""
     feed_forward_activation: str = "relu"
-    """Activation in the feed-forward layers: relu, gelu, gelu_new or silu, as in transformers."""
+    """Activation in the feed-forward layers: relu, gelu, gelu_new or silu, as in transformers;
+    gated-gelu is T5 v1.1, whose output layer is its own."""
     relative_buckets: int = 32
     """Buckets of the relative position bias."""
     relative_distance: int = 128
@@ -259,6 +260,11 @@ class T5Config:
     def vocabulary(self) -> int:
         """V: text and time ids."""
         return self.text_vocabulary + self.bins
+
+    @property
+    def gated(self) -> bool:
+        """T5 v1.1: a gate in the feed-forward layers, and an output layer of its own."""
+        return self.feed_forward_activation.startswith("gated-")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

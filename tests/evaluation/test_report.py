@@ -1,6 +1,7 @@
 """The whole evaluator: golden numbers of the published one, and answers where that one crashes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,28 @@ def test_compare(data: Path, fast: Any) -> None:
 
     with pytest.raises(AnnotationError, match="not scored on the same videos"):
         compare(first, score(REFERENCE, REFERENCE, meteor=fast))
+
+
+def test_annotators_apart_and_together() -> None:
+    """Apart as the published evaluator scores ViTT, a video per account; together as files."""
+    first = VideoAnnotation(((0, 10), (10, 20)), ("stir the soup", "serve it"), 20.0)
+    second = VideoAnnotation(((0, 14), (14, 20)), ("cook a soup", "put it on a plate"), 20.0)
+    third = VideoAnnotation(((3, 9),), ("cut bread",), 12.0)
+    said = VideoAnnotation(((0, 9), (13, 20)), ("stir the soup", "put it on a plate"), 20.0)
+    accounts = {
+        "0_soup": replace(first, video="soup"),
+        "1_soup": replace(second, video="soup"),
+        "0_bread": replace(third, video="bread"),
+    }
+    predicted = {"soup": said, "bread": third}
+    apart = score(predicted, accounts)
+    as_published = score({"a": said, "b": said, "c": third}, {"a": first, "b": second, "c": third})
+    assert apart.metrics == as_published.metrics
+    assert apart.total == 3 and "annotators" in apart.notes[0]
+    for keyed in (predicted, {key: predicted[each.video] for key, each in accounts.items()}):
+        assert score(keyed, accounts).metrics == apart.metrics
+        together = score(keyed, accounts, annotators="together")
+        files = score(predicted, [{"soup": first, "bread": third}, {"soup": second}])
+        assert together.metrics == files.metrics != apart.metrics
+        assert (together.total, together.references) == (2, 2)
+        assert not any("ignored" in note for note in together.notes)

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from starc.errors import AnnotationError, StarcError
 from starc.files.annotations import (
     VideoAnnotation,
+    accounts,
     read_annotations,
     read_predictions,
     read_references,
     video_id,
+    write_annotations,
     write_predictions,
 )
 from starc.types import Event
@@ -79,11 +81,57 @@ def test_vitt_sections_end_where_the_next_begins(tmp_path: Path) -> None:
         "duration": 20.0,
         "annotations": [{"timestamp": 260, "tag": "Opening"}, {"timestamp": 16000, "tag": "Close"}],
     }
-    found = read_references(put(tmp_path / "vitt.json", [record, record]))
+    found = read_references(put(tmp_path / "vitt.json", [record]))
     assert found["FmTp"].spans == ((0.26, 16.0), (16.0, 20.0))
+    found = read_references(put(tmp_path / "vitt.json", [record, record]))
+    assert [(key, each.video) for key, each in found.items()] == [
+        ("0_FmTp", "FmTp"),
+        ("1_FmTp", "FmTp"),
+    ]
     del record["duration"]
-    with pytest.raises(AnnotationError, match="no duration"):
-        read_references(put(tmp_path / "vitt.json", [record]))
+    path = put(tmp_path / "vitt.json", [record])
+    with pytest.raises(AnnotationError, match=r"no duration.*starc data convert vitt.json"):
+        read_references(path)
+    assert read_references(path, open_ended=True)["FmTp"].spans == ((0.26, 16.0), (16.0, 16.0))
+
+
+def test_vitt_as_vidchapters_prepares_it(tmp_path: Path) -> None:
+    """The annotator's number before YouTube's 11 characters; an account may be missing."""
+    prepared = dict.fromkeys(("0_abcdefghijk", "1_abcdefghijk", "2_-_bcdefghij"), ACTIVITYNET)
+    found = read_references(put(tmp_path / "dev.json", prepared))
+    assert [each.video for each in found.values()] == ["abcdefghijk", "abcdefghijk", "-_bcdefghij"]
+    assert {video: len(known) for video, known in accounts([found]).items()} == {
+        "abcdefghijk": 2,
+        "-_bcdefghij": 1,
+    }
+    # Ids that only begin like this are left alone.
+    plain = dict.fromkeys(("0_cdefghijk", "1_intro"), ACTIVITYNET)
+    assert all(each.video is None for each in read_references(put(tmp_path / "a", plain)).values())
+
+
+def test_annotators_of_our_own_lines(tmp_path: Path) -> None:
+    prepared = {"0_abcdefghijk": ACTIVITYNET, "1_abcdefghijk": ACTIVITYNET}
+    found = read_references(put(tmp_path / "dev.json", prepared))
+    write_annotations(found, tmp_path / "ours.jsonl")
+    assert read_references(tmp_path / "ours.jsonl") == found
+    plain = read_references(put(tmp_path / "y.json", FORMATS["youcook2"]))
+    write_annotations(plain, tmp_path / "ours.jsonl")
+    assert read_references(tmp_path / "ours.jsonl") == plain
+
+
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+def test_csv(tmp_path: Path, mark: str) -> None:
+    rows = [["Video", "start", "end", "caption", "duration"]]
+    rows += [["eggs.mp4", "1", "4.0", '"crack the eggs"', "12"], ["eggs.mp4", "5.5", "9", '"a\nb"']]
+    text = "\n".join(mark.join(row) for row in rows) + "\n\n"
+    found = read_references(put(tmp_path / "mine.csv", text))
+    assert found == {"eggs": VideoAnnotation(SPANS, ("crack the eggs", "a\nb"), 12.0)}
+    with pytest.raises(AnnotationError, match=r"line 2 has no video, caption, and start"):
+        read_references(put(tmp_path / "bad.csv", "video,start,end,caption\na,1,x,c\n"))
+    ours = "video,start,end,caption,confidence,repeated\na,1,2,c,,false\n"
+    with pytest.raises(AnnotationError, match="a prediction file"):
+        read_references(put(tmp_path / "ours.csv", ours))
+    assert read_predictions(tmp_path / "ours.csv")["a"].sentences == ("c",)
 
 
 def test_a_subset_of_youcook2(tmp_path: Path) -> None:

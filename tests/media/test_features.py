@@ -328,7 +328,7 @@ def test_many_videos_survive_bad_ones_and_interruptions(
     assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] == ".") == []
     write_clip(tmp_path / "a.mkv", seconds=2)
     ended = CliRunner().invoke(app, [*line, str(tmp_path / "a.mkv")])
-    assert "features go by name" in str(ended.exception)
+    assert "videos go by name" in str(ended.exception)
     (tmp_path / "a.mkv").write_bytes(b"")
     alone = ["features", str(tmp_path / "a.mkv"), "-o", str(tmp_path / "other")]
     assert CliRunner().invoke(app, alone).exit_code == 1

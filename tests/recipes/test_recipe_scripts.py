@@ -53,3 +53,23 @@ def test_tiny(tmp_path: Path) -> None:
     again = run("tiny.sh", data, out, path=tmp_path / "bin")
     assert again.returncode == 0, again.stderr
     assert (out / "last/model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("script", "validation", "scored"),
+    [("youcook2.sh", "val.json", "val.json"), ("vitt.sh", "dev.json", "test.json")],
+)
+def test_what_is_chosen_by_and_scored(
+    tmp_path: Path, script: str, validation: str, scored: str
+) -> None:
+    """A recipe without its trainings: what it would call."""
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin/starc"
+    fake.write_text('#!/bin/sh\necho "$@"\n[ "$1" != train ] || eval mkdir -p \\${$#}\n')
+    fake.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    command = ["sh", RECIPES / script, tmp_path / "data", tmp_path / "out"]
+    called = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    *_, first, second, last = called.stdout.splitlines()
+    assert all(f"--validation {tmp_path}/data/{validation}" in line for line in (first, second))
+    assert f"--annotations {tmp_path}/data/{scored}" in last

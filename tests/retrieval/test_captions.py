@@ -146,3 +146,31 @@ def test_bad_published_files(tmp_path: Path):
     np.save(whole, rows)
     with pytest.raises(DatastoreError, match="save the sentences as a JSON list"):
         CaptionStore.from_published(whole, tmp_path / "s.npy")
+
+
+def test_coco_and_cc3m(tmp_path: Path) -> None:
+    """captions_train2017.json, and Train_GCC-training.tsv: a caption, a tab, an address."""
+    coco = {
+        "info": {},
+        "licenses": [],
+        "images": [{"id": 9, "file_name": "9.jpg"}],
+        "annotations": [
+            {"image_id": 9, "id": 1, "caption": "A bicycle replica.\n"},
+            {"image_id": 9, "id": 2, "caption": "A cat on a car"},
+        ],
+    }
+    (tmp_path / "coco.json").write_text(json.dumps(coco))
+    assert read_captions(tmp_path / "coco.json").captions == (
+        "A bicycle replica.",
+        "A cat on a car",
+    )
+    coco["annotations"] = [{"image_id": 9, "bbox": [0, 0, 1, 1]}]  # instances_train2017.json
+    (tmp_path / "coco.json").write_text(json.dumps(coco))
+    with pytest.raises(DatastoreError, match="record 1 needs text as caption"):
+        read_captions(tmp_path / "coco.json")
+    lines = ["a very typical bus station\thttp://lh6.example/x.jpg", "caption\turl", "no address"]
+    (tmp_path / "gcc.tsv").write_text("\n".join(lines) + "\n")
+    assert read_captions(tmp_path / "gcc.tsv").captions == (
+        "a very typical bus station",
+        "no address",
+    )

@@ -39,15 +39,17 @@ def test_examine_finds_what_was_planted() -> None:
     speech = {"good": [Sentence(0, 30, "late")]}
     store = task(recipe()).store
     found = examine(
-        annotations,
+        [annotations],
         features,
         speech,
         width=16,
         store=store,
-        held_out={
-            "video1": VideoAnnotation(((0, 1),), ("crack the eggs",)),
-            "good": annotations["good"],
-        },
+        held_out=[
+            {
+                "video1": VideoAnnotation(((0, 1),), ("crack the eggs",)),
+                "good": annotations["good"],
+            }
+        ],
     )
     said = {problem.what: problem.where for problem in found.problems}
     assert said["videos without features"] == ("timeless",)
@@ -70,7 +72,7 @@ def test_examine_looks_at_the_numbers() -> None:
     features |= {"short": torch.randn(10, 16), "zero": torch.zeros(110, 16)}
     features |= {"frozen": torch.ones(110, 16), "held": features["a"].clone()}
     held_out = {"held": whole, "absent": whole}
-    found = examine(dict.fromkeys(names, whole), features, {}, width=16, held_out=held_out)
+    found = examine([dict.fromkeys(names, whole)], features, {}, width=16, held_out=[held_out])
     said = {problem.what: problem.where for problem in found.problems if problem.serious}
     assert said.pop("features that do not fit the duration (the others are 1 rows a second)") == (
         "short: 10 rows for 110 s",
@@ -80,12 +82,12 @@ def test_examine_looks_at_the_numbers() -> None:
     assert said.pop("validation: videos without features") == ("absent",)
     assert not said
     halved = {name: torch.randn(220, 16) for name in names}
-    (rate,) = examine(dict.fromkeys(names, whole), halved, None).problems
+    (rate,) = examine([dict.fromkeys(names, whole)], halved, None).problems
     assert not rate.serious and len(rate.where) == 6 and "row a second" in rate.what
-    wide = examine({"a": whole}, features, None, width=8, held_out={"held": whole})
+    wide = examine([{"a": whole}], features, None, width=8, held_out=[{"held": whole}])
     assert [problem.where for problem in wide.problems[:2]] == [("a has 16",), ("held has 16",)]
     store = CaptionStore(["stir"], torch.ones(1, 8))
-    (narrow,) = examine({"a": whole}, features, None, store=store).problems
+    (narrow,) = examine([{"a": whole}], features, None, store=store).problems
     assert "datastore's 8" in narrow.what and narrow.where == ("a has 16",)
     assert not narrow.serious
 

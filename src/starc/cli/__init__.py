@@ -17,7 +17,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from starc.cli import caption, datastore, doctor, research, score, view
+from starc.cli import caption, data, datastore, doctor, research, score, view
 from starc.errors import StarcError
 
 app = typer.Typer(
@@ -57,12 +57,14 @@ app.command()(caption.caption)
 app.command()(view.view)
 app.command()(score.score)
 app.command()(research.features)
+app.command()(data.transcribe)
 app.command("import")(research.import_checkpoint)
 app.command()(research.train)
 app.command()(research.evaluate)
 app.command()(research.ablate)
 app.command()(research.analyse)
 app.command()(doctor.doctor)
+research.data.command("convert")(data.convert)
 app.add_typer(datastore.app, name="datastore")
 app.add_typer(research.data, name="data")
 app.add_typer(research.recipes, name="recipes")

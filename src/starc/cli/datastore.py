@@ -43,7 +43,10 @@ Subset = Annotated[str | None, typer.Option(help="Split of a YouCook2 file to us
 @app.command()
 def build(
     captions: Annotated[
-        Path, typer.Argument(help="A text, JSON or annotation file, or published arrays (.npy).")
+        Path,
+        typer.Argument(
+            help="A text, JSON, CC3M or annotation file, published arrays (.npy), HiCM²'s memory."
+        ),
     ],
     folder: Out,
     index: Annotated[str, typer.Option(help="exact, faiss (very large) or qdrant (shared).")] = (
@@ -63,11 +66,21 @@ def build(
         str | None,
         typer.Option(help="minilm, or a CLIP folder or hub id.  [dim]\\[default: minilm][/dim]"),
     ] = None,
+    summaries: Annotated[
+        list[Path] | None,
+        typer.Option("--summaries", help="Summaries of a level, as a file; again for the next."),
+    ] = None,
+    summariser: Annotated[
+        str | None,
+        typer.Option(help="Server that sums up clusters, OpenAI-compatible: http://HOST:8000/v1."),
+    ] = None,
+    summariser_model: Annotated[str, typer.Option(help="Model to ask the server for.")] = "default",
     centre: Annotated[bool, typer.Option("--centre", help="Subtract the mean embedding.")] = False,
     subset: Subset = None,
 ) -> None:
     """Embed captions and keep them for retrieval. Published arrays are embedded already."""
     arrays = captions.suffix.lower() in (".npy", ".pt", ".pth")
+    memory = captions.suffix.lower() in (".pkl", ".pickle")
     qdrant = index == "qdrant"
     place = Path(location).resolve() if location and "://" not in location else Path()
     _refuse(
@@ -80,31 +93,54 @@ def build(
             "--location: choose a place outside --out": place.is_relative_to(folder.resolve()),
             "--collection: only with --index qdrant": bool(collection) and not qdrant,
             "--sentences: only with published arrays (.npy, .pt)": bool(sentences) and not arrays,
-            "--centre: not with published arrays": centre and arrays,
-            "--subset: not with published arrays": bool(subset) and arrays,
+            "--centre: not with published arrays": centre and (arrays or memory),
+            "--subset: not with published arrays": bool(subset) and (arrays or memory),
+            "--summaries: not with --levels": bool(summaries) and levels > 0,
+            "--summaries: only with --index exact": bool(summaries) and index != "exact",
+            "--summaries, --summariser: not with published files": (arrays or memory)
+            and bool(summaries or summariser),
+            "--summariser: needs --levels, such as 2": bool(summariser) and not levels,
+            "--levels, --index: HiCM²'s memory has its own": memory
+            and (levels > 0 or index != "exact"),
         }
     )
     from starc.retrieval.approximate import FaissStore, QdrantStore
     from starc.retrieval.captions import duplicates, read_captions, require_replaceable
     from starc.retrieval.datastore import CaptionStore
     from starc.retrieval.hierarchy import HierarchicalStore
+    from starc.retrieval.summaries import read_hicm2, server, summarised, with_summaries
 
     require_replaceable(folder)  # said now, not after embedding
-    if arrays:
-        options = {} if encoder is None else {"encoder": encoder}
-        store = CaptionStore.from_published(captions, sentences, **options)
+    options = {} if encoder is None else {"encoder": encoder}
+    if memory:
+        indexed: Datastore = read_hicm2(captions, **options)
+    elif arrays:
+        indexed = CaptionStore.from_published(captions, sentences, **options)
     else:
         model = _text_encoder(encoder or "minilm")
         with embedding_progress() as on_progress:
             listed = read_captions(captions, subset=subset)
-            store = CaptionStore.build(listed, model, centre=centre, on_progress=on_progress)
-    indexed: Datastore = store
+            indexed = CaptionStore.build(listed, model, centre=centre, on_progress=on_progress)
+    store = indexed.exact
+    sizes = [max(1, len(store) // 10**level) for level in range(1, levels + 1)]
     if index == "faiss":
         indexed = FaissStore(store)
     elif qdrant:
         indexed = QdrantStore.upload(store, location, collection or "captions")
+    elif summaries:
+        indexed = with_summaries(store, summaries, model)
+    elif summariser:
+        ask = server(summariser, summariser_model)
+        with embedding_progress("Summing up") as on_progress:
+            indexed = summarised(
+                store,
+                sizes,
+                model,
+                ask,
+                f"{summariser_model} at {summariser}",
+                on_progress=on_progress,
+            )
     elif levels:
-        sizes = [max(1, len(store) // 10**level) for level in range(1, levels + 1)]
         indexed = HierarchicalStore(store, levels=sizes)
     with closing(indexed):
         indexed.save(folder)
@@ -204,7 +240,7 @@ def info(name: Name) -> None:
             "encoder": store.encoder + ("" if store.mean_D is None else ", centred"),
             "width": store.width,
             "captions": len(listed.captions),
-            "summaries": levels,
+            "summaries": levels and f"{levels} ({store.facts.get('summaries', 'medoids')})",
             "videos": len({video_id(video) for video in listed.videos if video is not None}),
             "duplicates": f"{len(repeated.exact)} equal, {len(repeated.near)} nearly equal",
             "recall": store.recall,
@@ -215,10 +251,10 @@ def info(name: Name) -> None:
 
 
 @contextmanager
-def embedding_progress() -> Iterator[Callable[[int, int], None]]:
+def embedding_progress(doing: str = "Embedding") -> Iterator[Callable[[int, int], None]]:
     """A function to call with (done, all): a bar on stderr, if it takes long and someone looks."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(TextColumn("Embedding"), *columns, console=err, disable=not err.is_terminal)
+    bar = Progress(TextColumn(doing), *columns, console=err, disable=not err.is_terminal)
     task, began = bar.add_task("", total=None), monotonic()
 
     def on_progress(done: int, total: int) -> None:

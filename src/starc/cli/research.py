@@ -14,14 +14,21 @@ from rich.markup import escape
 from rich.table import Table
 
 from starc.cli.progress import bar, err, note, out
+from starc.cli.score import AnnotatorsOption
 
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
 recipes = typer.Typer(help="Recipes, ablations and settings.", invoke_without_command=True)
 
-Annotations = Annotated[Path, typer.Option("--annotations", help="Annotated videos.")]
+Annotations = Annotated[
+    list[Path],
+    typer.Option("--annotations", help="Annotated videos; again for further references."),
+]
 FeaturesPath = Annotated[Path, typer.Option("--features", help="Frame features of all videos.")]
 Speech = Annotated[Path | None, typer.Option("--speech", help="Spoken sentences by video.")]
-Validation = Annotated[Path | None, typer.Option("--validation", help="Annotated held-out videos.")]
+Validation = Annotated[
+    list[Path] | None,
+    typer.Option("--validation", help="Annotated held-out videos; again for further references."),
+]
 Store = Annotated[
     Path | None,
     typer.Option("--datastore", help="A folder, or qdrant:URL/NAME."),
@@ -60,12 +67,12 @@ def data_check(
     width = recipe_of(recipe).model.temporal.features if recipe else None
     width = load(model_name(model)).image_width if model else width
     findings = examine(
-        read_references(annotations, subset=subset),
+        [read_references(file, subset=subset) for file in annotations],
         FeatureStore.open(features) if features else None,
         read_transcripts(speech) if speech else None,
         width=width,
         store=open_datastore(store).exact if store else None,
-        held_out=read_references(validation, subset=validation_subset) if validation else None,
+        held_out=[read_references(file, subset=validation_subset) for file in validation or []],
     )
     out.print(
         f"{findings.videos} videos, {findings.events} events, {findings.sentences} spoken sentences"
@@ -102,9 +109,7 @@ def features(
 
     A video that cannot be read is skipped (exit 3); the same line goes on after an interruption.
     """
-    from starc.errors import VideoError
-    from starc.files.annotations import video_id
-    from starc.inference.jobs import find_videos
+    from starc.inference.jobs import find_videos, named_videos
     from starc.inference.pipeline import Captioner
     from starc.media.encoders import load_image_encoder
     from starc.media.features import extract_all
@@ -112,11 +117,7 @@ def features(
 
     chosen = Captioner(model_name(model)).encoder if model else load_image_encoder(encoder)
     paths = [path for path, _ in find_videos(videos, out=target)]
-    named: dict[str, Path] = {}
-    for path in paths:
-        if named.setdefault(video_id(path.name), path) != path:
-            first = named[video_id(path.name)]
-            raise VideoError(f"{path}: features go by name, and {first} has the same; rename one")
+    named = named_videos(paths)
     failed = 0
     with bar("Extracting") as progress:
         if verify:
@@ -186,7 +187,10 @@ def train(
     validation: Validation = None,
     init: Annotated[
         Path | None,
-        typer.Option(help="Model folder to start from: weights, sizes, windows and decoding."),
+        typer.Option(
+            help="Model folder to start from (weights, sizes, windows, decoding), embedded, or a "
+            "plain T5: t5:google-t5/t5-base, t5:FOLDER."
+        ),
     ] = None,
     subset: Subset = None,
     validation_subset: ValidationSubset = None,
@@ -196,6 +200,7 @@ def train(
     """Train a model. Several GPUs, or CPUs: torchrun --nproc-per-node 2 -m starc train … -o RUN."""
     from starc.training.train import Files, run_training
 
+    init = Path(model_name(str(init))) if init else None
     files = Files(
         annotations, features, speech, validation, store, tokenizer, init, subset, validation_subset
     )
@@ -279,13 +284,15 @@ def evaluate(
         int | None, typer.Option(min=1, help="Beams, if not the model's own number; 1 is greedy.")
     ] = None,
     subset: Subset = None,
+    annotators: AnnotatorsOption = "apart",
 ) -> None:
     """Caption annotated videos from their features, as `starc caption` would, and score that."""
-    from starc.cli.score import meteor_with_progress, show
+    from starc.cli.score import meteor_with_progress, require_annotators, show
     from starc.evaluation import score
     from starc.files.annotations import write_predictions
     from starc.training import evaluate as evaluation
 
+    require_annotators(annotators)
     folder = Path(model_name(str(model)))
     with bar("Captioning") as progress:
         task = progress.add_task("", total=None)
@@ -302,7 +309,12 @@ def evaluate(
     if target is not None:
         write_predictions(answers.predictions, target)
     with meteor_with_progress() as meteor:
-        report = score(answers.predictions, answers.references, meteor=meteor)
+        report = score(
+            answers.predictions,
+            answers.references,
+            annotators=annotators,  # type: ignore[arg-type]
+            meteor=meteor,
+        )
     show([report])
     if answers.saliency_auc is not None:
         out.print(f"Saliency: {answers.saliency_auc:.3f} AUC, inside events against outside")
@@ -314,7 +326,7 @@ def ablate(
     run: RunFolder,
     annotations: Annotations,
     features: FeaturesPath,
-    validation: Annotated[Path, typer.Option("--validation")],
+    validation: Annotated[list[Path], typer.Option("--validation")],
     tokenizer: Annotated[Path, typer.Option(help="tokenizer.json of the T5.")],
     speech: Speech = None,
     store: Store = None,
@@ -337,8 +349,11 @@ def ablate(
     from starc.training.tables import ablation
 
     chosen = ablation(name)
-    arguments = [recipe, "--annotations", str(annotations), "--features", str(features)]
-    arguments += ["--validation", str(validation), "--tokenizer", str(tokenizer)]
+    arguments = [recipe, "--features", str(features), "--tokenizer", str(tokenizer)]
+    for file in annotations:
+        arguments += ["--annotations", str(file)]
+    for file in validation:
+        arguments += ["--validation", str(file)]
     arguments += ["--speech", str(speech)] if speech else []
     arguments += ["--init", str(init)] if init else []
     arguments += ["--subset", subset] if subset else []

@@ -34,6 +34,14 @@ _PRINTED = {
 }
 """Caption metrics in the order of the table, as it writes them."""
 
+AnnotatorsOption = Annotated[
+    str,
+    typer.Option(
+        "--annotators",
+        help="Several within one file (ViTT): [b]apart[/b], as published, or [b]together[/b].",
+    ),
+]
+
 
 def score(
     predictions: Annotated[Path, typer.Argument(help="What a system predicted.")],
@@ -48,6 +56,7 @@ def score(
         Path | None, typer.Option(help="A second system, with confidence over videos.")
     ] = None,
     subset: Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")] = None,
+    annotators: AnnotatorsOption = "apart",
     per_video: Annotated[
         Path | None, typer.Option("--per-video", help="Write a CSV with a row per video.")
     ] = None,
@@ -59,6 +68,7 @@ def score(
     if protocol not in ("published", "pdvc"):
         found = f"{protocol!r} is not one of published, pdvc"
         raise typer.BadParameter(found, param_hint="--protocol")
+    require_annotators(annotators)
     files = [predictions] if compare is None else [predictions, compare]
     with meteor_with_progress() as meteor:
         reports = [
@@ -68,6 +78,7 @@ def score(
                 protocol=protocol,  # type: ignore[arg-type]
                 allow_missing=allow_missing,
                 subset=subset,
+                annotators=annotators,  # type: ignore[arg-type]
                 meteor=meteor,
             )
             for file in files
@@ -82,6 +93,12 @@ def score(
     first, second = reports
     rows = [{**asdict(each), "difference": each.difference} for each in differences]
     print_json({"first": first.to_json(), "second": second.to_json(), "differences": rows})
+
+
+def require_annotators(value: str) -> None:
+    if value not in ("apart", "together"):
+        found = f"{value!r} is not one of apart, together"
+        raise typer.BadParameter(found, param_hint="--annotators")
 
 
 @contextmanager

@@ -65,10 +65,11 @@ class IncrementalDecoder:
                     own.layer_norm, fused([attention.q, attention.k, attention.v]),
                     fused([attention.o]),
                     cross.layer_norm, fused([memory.q]), fused([memory.o]),
-                    feed.layer_norm, fused([dense.wi]), block.act, fused([dense.wo]),
+                    feed.layer_norm, fused([dense[name] for name in block.up]), block.act,
+                    fused([dense.wo]),
                 )
             )  # fmt: skip
-        self.output = fused([t5.shared if t5.head is None else t5.head])
+        self.output = fused([t5.head or t5.lm_head or t5.shared])
         self._read_memory(memory_BMD, memory_mask_BM)
         self.steps = self.used = 0
         self.bias_HL = torch.empty(0)
@@ -144,7 +145,7 @@ class IncrementalDecoder:
             memory = self.memory_keys[index], self.memory_values[index]
             x_BD = x_BD + layer.cross_out(self._attend(query_BKE, *memory, memory_bias_N1M))
             x_BD = x_BD + layer.down(layer.activation(layer.up(layer.norm(x_BD))))
-        states_BD = self.t5.decoder.final_layer_norm(x_BD) * self.t5.settings.width**-0.5
+        states_BD = self.t5.decoder.final_layer_norm(x_BD) * self.t5.scale
         self.steps += 1
         return self.output(states_BD).float().view(self.videos, self.beams, -1)
 

@@ -63,7 +63,7 @@ def convert(model: Model, precision: str) -> Model:
                 for name, child in module.named_children():
                     if isinstance(child, nn.Linear):
                         setattr(module, name, Int8Linear.of(child.weight))
-            part.head = Int8Linear.of(part.shared.weight)
+            part.head = part.lm_head or Int8Linear.of(part.shared.weight)
         else:
             part.float()
     return model

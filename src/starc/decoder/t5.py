@@ -1,4 +1,4 @@
-"""T5 v1.0: the encoder reads the speech, the decoder writes events over the memory.
+"""T5: the encoder reads the speech, the decoder writes events over the memory.
 
 In: token ids and the decoder memory [video | saliency prompt | retrieval | speech] of the paper.
 Out: encoded speech, the cross-entropy of a target, or decoder states. One table embeds both
@@ -10,6 +10,9 @@ The stacks keep the parameter names of T5's checkpoints (those in capitals), so 
 relative positions per stack, held by its first layer:
 
     x + Attention(norm x)   [x + Attention(norm x, memory)]   x + W_o act(W_i norm x)
+
+T5 v1.1 ("gated-gelu") multiplies act(W_i0 norm x) by W_i1 norm x, and has an output layer of its
+own, whose states are not scaled.
 
 Written here because importing transformers' own takes longer than captioning a minute of video; the
 tests hold it against them.
@@ -55,7 +58,10 @@ class T5(nn.Module):
         self.shared = nn.Embedding(settings.vocabulary, settings.width)
         nn.init.normal_(self.shared.weight)
         self.head: nn.Module | None = None
-        """Output layer of a quantised model (precision.py); None: `shared` itself."""
+        """Output layer of a quantised model (precision.py); None: `lm_head` or `shared` itself."""
+        self.lm_head: nn.Module | None = None
+        if settings.gated:
+            self.lm_head = _linear(settings.width, settings.vocabulary, settings.width**-0.5)
         self.encoder = Stack(settings, decoder=False)
         self.decoder = Stack(settings, decoder=True)
 
@@ -90,7 +96,7 @@ class T5(nn.Module):
     def decode(self, memory_BMD: Tensor, memory_mask_BM: Tensor, target_BL: Tensor) -> Tensor:
         """Decoder states [B, L, D] that predict each target token from those before it.
 
-        They are scaled by D^-½ (T5 v1.0 with tied embeddings), ready for `logits`.
+        They are scaled, ready for `logits`.
         """
         self.check_memory(memory_BMD, memory_mask_BM)
         self._check_ids(target_BL, "target")
@@ -99,13 +105,23 @@ class T5(nn.Module):
         states_BLD: Tensor = self.decoder(
             self.shared(given_BL), None, memory_BMD, memory_mask_BM.bool()
         )
-        scale: float = self.settings.width**-0.5
-        return states_BLD * scale
+        return states_BLD * self.scale
+
+    @property
+    def scale(self) -> float:
+        """Of decoder states: D^-½ where the embeddings are tied (v1.0)."""
+        return 1.0 if self.settings.gated else float(self.settings.width**-0.5)
+
+    @property
+    def table_VD(self) -> Tensor:
+        """Weights of the output layer."""
+        layer = self.shared if self.lm_head is None else self.lm_head
+        return layer.weight  # type: ignore[return-value]
 
     def logits(self, states: Tensor) -> Tensor:
         """Scores of all V ids for scaled decoder states [..., D]."""
         if self.head is None:
-            return F.linear(states, self.shared.weight)
+            return F.linear(states, self.table_VD)
         return self.head(states)  # type: ignore[no-any-return]
 
     def loss(
@@ -130,7 +146,7 @@ class T5(nn.Module):
         longest = int(used[-1]) + 1
         target_BL, real_BL = target_BL[:, :longest], target_mask_BL[:, :longest].bool()
         states_ND = self.decode(memory_BMD, memory_mask_BM, target_BL)[real_BL]
-        return chunked_loss(states_ND, target_BL[real_BL], self.shared.weight, label_smoothing)
+        return chunked_loss(states_ND, target_BL[real_BL], self.table_VD, label_smoothing)
 
     @torch.no_grad()
     def rescale_time_embeddings(self) -> None:
@@ -139,8 +155,9 @@ class T5(nn.Module):
         Called after every optimiser step: time ids are rare, so their rows would drift.
         """
         text = self.settings.text_vocabulary
-        text_VD, time_VD = self.shared.weight[:text], self.shared.weight[text:]
-        time_VD.mul_(text_VD.norm(dim=1).mean() / time_VD.norm(dim=1).mean())
+        for table_VD in (self.shared.weight, *([self.table_VD] if self.settings.gated else ())):
+            text_VD, time_VD = table_VD[:text], table_VD[text:]
+            time_VD.mul_(text_VD.norm(dim=1).mean() / time_VD.norm(dim=1).mean())
 
     def check_memory(self, memory_BMD: Tensor, memory_mask_BM: Tensor) -> None:
         """Raise ValueError for a memory that the decoder cannot attend to."""
@@ -256,18 +273,22 @@ class Block(nn.Module):
     def __init__(self, settings: T5Config, *, decoder: bool, first: bool) -> None:
         super().__init__()
         width, inner = settings.width, settings.feed_forward
-        if settings.feed_forward_activation not in ACTIVATIONS:
+        name = settings.feed_forward_activation.removeprefix("gated-")
+        if name not in ACTIVATIONS:
             raise ConfigError(
                 f"t5.feed_forward_activation: {settings.feed_forward_activation!r} is not one of "
                 f"{', '.join(ACTIVATIONS)}"
             )
-        self.act = ACTIVATIONS[settings.feed_forward_activation]
+        act = ACTIVATIONS["gelu_new" if settings.gated and name == "gelu" else name]
+        self.act = (lambda x: act(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]) if settings.gated else act
+        self.up = ("wi_0", "wi_1") if settings.gated else ("wi",)
+        """Names of the layers whose outputs, side by side, the activation takes."""
         self.dropout = nn.Dropout(settings.dropout)
         steps: dict[str, nn.Module] = {"SelfAttention": Attention(settings, positions=first)}
         if decoder:
             steps["EncDecAttention"] = Attention(settings, positions=False)
-        wi, wo = _linear(width, inner, width**-0.5), _linear(inner, width, inner**-0.5)
-        steps["DenseReluDense"] = nn.ModuleDict({"wi": wi, "wo": wo})
+        dense = {up: _linear(width, inner, width**-0.5) for up in self.up}
+        steps["DenseReluDense"] = nn.ModuleDict(dense | {"wo": _linear(inner, width, inner**-0.5)})
         self.layer: Any = nn.ModuleList(
             nn.ModuleDict({name: step, "layer_norm": nn.RMSNorm(width, EPSILON)})
             for name, step in steps.items()
@@ -284,7 +305,11 @@ class Block(nn.Module):
             read_BLD = cross.EncDecAttention(cross.layer_norm(x_BLD), memory_BMD, seen_B11M)
             x_BLD = x_BLD + self.dropout(read_BLD)
         dense = feed.DenseReluDense
-        hidden_BLF = self.dropout(self.act(dense.wi(feed.layer_norm(x_BLD))))
+        normed_BLD = feed.layer_norm(x_BLD)
+        raised = [dense[name](normed_BLD) for name in self.up]
+        hidden_BLF = self.dropout(
+            self.act(raised[0] if len(raised) == 1 else torch.cat(raised, -1))
+        )
         return x_BLD + self.dropout(dense.wo(hidden_BLF))  # type: ignore[no-any-return]
 
 

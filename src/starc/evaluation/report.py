@@ -9,7 +9,7 @@ better than another or whether it is the videos: a paired bootstrap over videos.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -24,7 +24,12 @@ from starc.evaluation.ngrams import bleu, cider, ngrams, rouge
 from starc.evaluation.pairs import Corpus, Floats, Groups, corpus, groups
 from starc.evaluation.soda import soda
 from starc.evaluation.tokens import tokenise
-from starc.files.annotations import VideoAnnotation, read_predictions, read_references
+from starc.files.annotations import (
+    VideoAnnotation,
+    accounts,
+    read_predictions,
+    read_references,
+)
 
 TIOUS = (0.3, 0.5, 0.7, 0.9)
 SECONDS = (1, 3, 5, 10, 30, 60)
@@ -36,6 +41,7 @@ _RESAMPLES = 256
 """Resamples drawn at a time."""
 
 Protocol = Literal["published", "pdvc"]
+Annotators = Literal["apart", "together"]
 Videos = Mapping[str, VideoAnnotation]
 File = str | Path | Videos
 
@@ -99,17 +105,22 @@ def score(
     allow_missing: bool = False,
     subset: str | None = None,
     metrics: Sequence[str] = METRICS,
+    annotators: Annotators = "apart",
     meteor: Callable[[], Meteor] = Meteor,
 ) -> Report:
     """Score predictions against references, as the published evaluator does.
 
     Reference videos without a prediction are refused unless `allow_missing` (then they are skipped,
-    which flatters) or the protocol is `pdvc` (then they count 0).
+    which flatters) or the protocol is `pdvc` (then they count 0). Several reference files count
+    together. Several annotators within one file (ViTT) are scored "apart", each account as a video
+    of its own, as the published ViTT scores are; or "together", as several files are.
     """
     if not metrics or not set(metrics) <= set(METRICS):
         raise ValueError(f"metrics must be among {METRICS}, got {tuple(metrics)}")
     if protocol not in ("published", "pdvc"):
         raise ValueError(f"protocol must be 'published' or 'pdvc', got {protocol!r}")
+    if annotators not in ("apart", "together"):
+        raise ValueError(f"annotators must be 'apart' or 'together', got {annotators!r}")
     if isinstance(references, str | Path | Mapping):
         references = [references]
     if not references:
@@ -117,6 +128,10 @@ def score(
     name, predicted = _named(predictions, "predictions", read_predictions)
     read = partial(read_references, subset=subset)
     named = [_named(file, "references", read) for file in references]
+    several = sum(each.video is not None for _, file in named for each in file.values())
+    predicted = _by_account(predicted, [file for _, file in named], annotators)
+    if annotators == "together":
+        named = [(source, part) for source, file in named for part in _by_annotator(file)]
     videos = _check(name, predicted, named, may_miss=allow_missing or protocol == "pdvc")
     files = [file for _, file in named]
     scored = videos if protocol == "pdvc" else [video for video in videos if video in predicted]
@@ -156,12 +171,50 @@ def score(
         events=len(events.video_P),
         references=len(files),
         protocol=protocol,
-        notes=_notes(predicted, videos, protocol),
+        notes=(*_notes(predicted, videos, protocol), *_annotator_notes(several, annotators)),
     )
 
 
 def _named(file: File, otherwise: str, read: Callable[[str | Path], Videos]) -> tuple[str, Videos]:
     return (otherwise, file) if isinstance(file, Mapping) else (str(file), read(file))
+
+
+def _by_annotator(file: Videos) -> list[Videos]:
+    """One reference for each annotator: the first accounts of all videos, the second …"""
+    found: list[dict[str, VideoAnnotation]] = [{}]
+    for video, written in accounts([file]).items():
+        found += [{} for _ in written[len(found) :]]
+        for annotator, account in enumerate(written):
+            found[annotator][video] = replace(account, video=None)
+    return list(found)
+
+
+def _by_account(predicted: Videos, references: Sequence[Videos], annotators: Annotators) -> Videos:
+    """Predictions under the names that are scored: of accounts (`1_<id>`), or of their videos.
+
+    Published predictions have an entry for each account, all of them the same.
+    """
+    names: dict[str, list[str]] = {}
+    for key, each in ((key, each) for file in references for key, each in file.items()):
+        if each.video is not None:
+            scored, other = (key, each.video) if annotators == "apart" else (each.video, key)
+            names.setdefault(scored, [scored]).append(other)
+    found = {
+        scored: next(predicted[name] for name in known if name in predicted)
+        for scored, known in names.items()
+        if any(name in predicted for name in known)
+    }
+    used = {name for known in names.values() for name in known}
+    return found | {key: each for key, each in predicted.items() if key not in used}
+
+
+def _annotator_notes(several: int, annotators: Annotators) -> tuple[str, ...]:
+    how = {
+        "apart": "each is scored as a video of its own, as published for ViTT "
+        "(--annotators together: as several references)",
+        "together": "they count as several references, unlike published scores of ViTT",
+    }[annotators]
+    return (f"{several} accounts are one of several annotators'; {how}",) if several else ()
 
 
 def _check(

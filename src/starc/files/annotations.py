@@ -1,8 +1,11 @@
 """Annotation and prediction files, in every format people have, as events per video.
 
 In: YouCook2's `database`, ActivityNet / VidChapters / PDVC, ViTT, the papers' `results`, our own
-JSON and JSON Lines (docs/data.md). Out: `{video id: VideoAnnotation}` with ids stripped of `v_`
-and of a file ending, so that files of different projects meet.
+JSON and JSON Lines, CSV (docs/data.md). Out: `{video id: VideoAnnotation}` with ids stripped of
+`v_` and of a file ending, so that files of different projects meet.
+
+Where a file holds several annotators' accounts of a video, each is an entry of its own, `0_<id>`,
+`1_<id>` as in VidChapters' ViTT, whose `VideoAnnotation.video` is the id.
 
 A file is checked as it is read; an AnnotationError names file, video and event. Times that run
 backwards are kept (published evaluators score them 0): `VideoAnnotation.backwards` counts them.
@@ -10,13 +13,16 @@ backwards are kept (published evaluators score them 0): `VideoAnnotation.backwar
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-import logging
 import math
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,14 +34,14 @@ from starc.types import LONGEST, Event
 __all__ = [
     "AnnotatedEvent",
     "VideoAnnotation",
+    "accounts",
     "read_annotations",
     "read_predictions",
     "read_references",
     "video_id",
+    "write_annotations",
     "write_predictions",
 ]
-
-log = logging.getLogger("starc")
 
 Json = Mapping[str, Any]
 JsonValue = TypeVar("JsonValue", dict[str, Any], list[Any])
@@ -66,6 +72,8 @@ class VideoAnnotation:
     sentences: tuple[str, ...]
     duration: float | None = None
     subset: str | None = None
+    video: str | None = None
+    """The video, where this is one of several annotators' accounts and its key is another."""
 
     def __post_init__(self) -> None:
         if len(self.spans) != len(self.sentences):
@@ -102,6 +110,15 @@ def read_annotations(path: str | Path, *, subset: str | None = None) -> dict[str
     return _collect(path, _FORMATS[kind](path, content), subset)
 
 
+def accounts(files: Sequence[Mapping[str, VideoAnnotation]]) -> dict[str, list[VideoAnnotation]]:
+    """By video all that annotators wrote of it, in one file or several."""
+    found: dict[str, list[VideoAnnotation]] = {}
+    for file in files:
+        for key, annotation in file.items():
+            found.setdefault(annotation.video or key, []).append(annotation)
+    return found
+
+
 def read_predictions(path: str | Path) -> dict[str, VideoAnnotation]:
     """What a system predicted: `results`, our JSON, JSON Lines, or any annotation format."""
     return read_annotations(path)
@@ -126,6 +143,21 @@ def write_predictions(
     text = prediction_file(
         {video: [(e.start, e.end, e.caption) for e in events] for video, events in videos.items()}
     )
+    _write(path, text)
+
+
+def write_annotations(annotations: Mapping[str, VideoAnnotation], path: str | Path) -> None:
+    """Our own JSON Lines, a line per video and annotator, whole or not at all."""
+    lines = []
+    for key, each in annotations.items():
+        record = {"video": each.video or key, "duration": each.duration, "subset": each.subset}
+        record |= {"annotator": key.partition("_")[0]} if each.video else {}
+        events = [{"start": start, "end": end, "caption": text} for start, end, text in each]
+        lines.append(json.dumps({k: v for k, v in record.items() if v} | {"events": events}) + "\n")
+    _write(path, "".join(lines))
+
+
+def _write(path: str | Path, text: str) -> None:
     try:
         with replacing(path, binary=True) as file:
             # Half a surrogate pair becomes an escape, which JSON has too.
@@ -134,16 +166,23 @@ def write_predictions(
         raise StarcError(f"{path}: cannot be written ({error.strerror}); choose another") from None
 
 
-def read_references(path: str | Path, *, subset: str | None = None) -> dict[str, VideoAnnotation]:
-    """What annotators wrote. A prediction file is refused: its scores would be meaningless."""
+def read_references(
+    path: str | Path, *, subset: str | None = None, open_ended: bool = False
+) -> dict[str, VideoAnnotation]:
+    """What annotators wrote. A prediction file is refused: its scores would be meaningless.
+
+    `open_ended` takes ViTT's file as it is, without durations: the last section of a video then
+    ends where it starts.
+    """
     path = Path(path)
     kind, content = _parse(path)
-    if kind in ("results", "bare", "captioned"):
+    if kind in ("results", "bare", "captioned", "captioned csv"):
         raise AnnotationError(
             f"{path}: this is a prediction file, not a reference; "
             "predictions come first: starc score PREDICTIONS REFERENCE…"
         )
-    videos = _collect(path, _FORMATS[kind](path, content), subset)
+    read = partial(_vitt, open_ended=open_ended) if kind == "vitt" else _FORMATS[kind]
+    videos = _collect(path, read(path, content), subset)
     if not videos:
         raise AnnotationError(f"{path}: no annotated video in it; give the annotation file")
     return videos
@@ -165,6 +204,8 @@ def _parse(path: Path) -> tuple[str, Any]:
         content = _loads(path, text)
     except json.JSONDecodeError as error:
         content = _json_lines(path, text)
+        if content is None and {*_CSV_COLUMNS} <= {*_heading(text)}:
+            return "captioned csv" if "confidence" in _heading(text) else "csv", text
         if content is None:
             raise AnnotationError(
                 f"{path}: not valid JSON, line {error.lineno} column {error.colno} "
@@ -252,6 +293,10 @@ def _collect(
         if subset is not None and annotation.subset != subset:
             continue
         key = video_id(name)
+        if annotation.video is not None:
+            video = video_id(annotation.video)
+            key = name.removesuffix(annotation.video) + video
+            annotation = replace(annotation, video=video)
         if key in videos:
             raise AnnotationError(f"{path}: video {name!r} occurs twice; keep one of them")
         videos[key] = annotation
@@ -309,7 +354,7 @@ class _EventReader:
             raise self.error(f"{what}: the time {seconds} is not a finite number of seconds")
         return seconds
 
-    def record(self, entry: Json | None = None) -> Record:
+    def record(self, entry: Json | None = None, *, video: str | None = None) -> Record:
         """What was collected, with duration and subset as `entry` gives them."""
         entry = entry or {}
         duration, subset = entry.get("duration"), entry.get("subset")
@@ -318,6 +363,7 @@ class _EventReader:
             tuple(self.sentences),
             None if duration is None else self._seconds(duration, "duration"),
             None if subset is None else str(subset),
+            video,
         )
 
 
@@ -337,6 +383,8 @@ def _bare(path: Path, content: Json) -> Iterator[Record]:
 
 
 def _activitynet(path: Path, content: Json) -> Iterator[Record]:
+    # ViTT as VidChapters prepares it: the annotator's number, then YouTube's 11 characters.
+    several = bool(content) and all(re.fullmatch(r"\d_.{11}", name) for name in content)
     for name, value in content.items():
         reader = _EventReader(path, name)
         entry = reader.expect(dict, value, "its annotation")
@@ -346,7 +394,7 @@ def _activitynet(path: Path, content: Json) -> Iterator[Record]:
             raise reader.error(f"has {len(spans)} timestamps but {len(sentences)} sentences")
         for span, sentence in zip(spans, sentences, strict=True):
             reader.add(span, sentence)
-        yield reader.record(entry)
+        yield reader.record(entry, video=name[2:] if several else None)
 
 
 def _youcook2(path: Path, content: Json) -> Iterator[Record]:
@@ -358,19 +406,19 @@ def _youcook2(path: Path, content: Json) -> Iterator[Record]:
             yield reader.record(entry)
 
 
-def _vitt(path: Path, content: Any) -> Iterator[Record]:
+def _vitt(path: Path, content: Any, *, open_ended: bool = False) -> Iterator[Record]:
     """ViTT gives the start of each section in milliseconds; a section lasts until the next."""
-    seen: set[str] = set()
-    for value in content if isinstance(content, list) else [content]:
-        name = str(value.get("id") if isinstance(value, dict) else value)
-        reader = _EventReader(path, name)
+    records = _as_list(content)
+    names = [str(value.get("id") if isinstance(value, dict) else value) for value in records]
+    for key, name, value in zip(_keys(names), names, records, strict=True):
+        reader = _EventReader(path, key)
         entry = reader.expect(dict, value, "its annotation")
-        if name in seen:
-            log.warning("%s: %s was annotated more than once; the first is used", path, name)
-            continue
-        seen.add(name)
-        if "duration" not in entry:
-            raise reader.error('has no duration, so its last section has no end; add "duration"')
+        duration = entry.get("duration")
+        if duration is None and not open_ended:
+            raise reader.error(
+                "has no duration, so its last section has no end; take it from the videos: "
+                f"starc data convert {path.name} --videos FOLDER -o OUT.jsonl"
+            )
         sections = [
             reader.expect(dict, section, "a section")
             for section in reader.expect(list, entry.get("annotations"), "annotations")
@@ -379,21 +427,68 @@ def _vitt(path: Path, content: Any) -> Iterator[Record]:
             starts = [section["timestamp"] / 1000 for section in sections]
         except (KeyError, TypeError, OverflowError):
             raise reader.error("a section has no timestamp in milliseconds") from None
-        ends = [*starts[1:], entry["duration"]]
-        for section, start, end in zip(sections, starts, ends, strict=True):
+        ends = [*starts[1:], *(starts[-1:] if duration is None else [duration])]
+        for section, start, end in zip(sections, starts, ends, strict=False):
             reader.add([start, end], section.get("tag"))
-        yield reader.record({"duration": entry["duration"]})
+        yield reader.record({"duration": duration}, video=None if key == name else name)
+
+
+def _as_list(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else [content]
+
+
+def _keys(names: Sequence[str]) -> Iterator[str]:
+    """The names, and where one occurs more than once, its annotator before it."""
+    occurs, seen = Counter(names), Counter[str]()
+    for name in names:
+        yield f"{seen[name]}_{name}" if occurs[name] > 1 else name
+        seen[name] += 1
 
 
 def _lines(path: Path, content: Any) -> Iterator[Record]:
     """Our own records; a captioned video is one of them with more in it."""
-    for number, entry in enumerate(content if isinstance(content, list) else [content], start=1):
+    for number, entry in enumerate(_as_list(content), start=1):
         if not isinstance(entry, dict) or not isinstance(entry.get("video"), str):
             raise AnnotationError(
                 f"{path}: record {number} has no 'video' id (found {_glimpse(entry)})"
             )
-        reader = _EventReader(path, entry["video"])
+        name, annotator = entry["video"], entry.get("annotator")
+        reader = _EventReader(path, name if annotator is None else f"{annotator}_{name}")
         reader.add_objects(entry.get("events"), "events", ["start", "end"], ["caption"])
+        yield reader.record(entry, video=None if annotator is None else name)
+
+
+_CSV_COLUMNS = ("video", "start", "end", "caption")
+
+
+def _heading(text: str) -> list[str]:
+    first = text.split("\n", 1)[0].lower().replace('"', "")
+    return [column.strip() for column in re.split(r"[,;\t]", first)]
+
+
+def _csv(path: Path, content: str) -> Iterator[Record]:
+    """A table with a row per event: video, start, end, caption, and perhaps duration, subset."""
+    delimiter = next(mark for mark in ",;\t" if mark in content.split("\n", 1)[0])
+    columns, rows = _heading(content), csv.reader(io.StringIO(content), delimiter=delimiter)
+    next(rows)
+    readers: dict[str, tuple[_EventReader, dict[str, Any]]] = {}
+    for values in rows:
+        if not any(values):
+            continue
+        row = dict(zip(columns, map(str.strip, values), strict=False))
+        try:
+            numbers = {key: float(row[key]) for key in ("start", "end", "duration") if row.get(key)}
+            event = [numbers["start"], numbers["end"]], row["caption"]
+            reader, entry = readers.setdefault(row["video"], (_EventReader(path, row["video"]), {}))
+        except (KeyError, ValueError):
+            raise AnnotationError(
+                f"{path}: line {rows.line_num} has no video, caption, and start and end in seconds "
+                f"(found {delimiter.join(values):.60})"
+            ) from None
+        reader.add(*event)
+        entry |= {key: value for key, value in numbers.items() if key == "duration"}
+        entry |= {"subset": row["subset"]} if row.get("subset") else {}
+    for reader, entry in readers.values():
         yield reader.record(entry)
 
 
@@ -407,4 +502,6 @@ _FORMATS: dict[str, Callable[[Path, Any], Iterator[Record]]] = {
     "vitt": _vitt,
     "lines": _lines,
     "captioned": _lines,
+    "csv": _csv,
+    "captioned csv": _csv,
 }

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from starc.errors import StarcError, VideoError
-from starc.files.annotations import VIDEO_ENDINGS
+from starc.files.annotations import VIDEO_ENDINGS, video_id
 from starc.files.cache import fingerprint
 from starc.files.reading import read_text
 from starc.output import mp4
@@ -77,6 +77,16 @@ def find_videos(inputs: Sequence[Path], *, out: Path | None = None) -> list[tupl
     if not videos:
         raise VideoError(f"{', '.join(map(str, inputs)) or 'nothing'}: no videos to caption")
     return list(videos.values())
+
+
+def named_videos(paths: Iterable[Path]) -> dict[str, Path]:
+    """Videos by the id under which annotations, features and speech meet."""
+    named: dict[str, Path] = {}
+    for path in paths:
+        first = named.setdefault(video_id(path.name), path)
+        if first != path:
+            raise VideoError(f"{path}: videos go by name, and {first} has the same; rename one")
+    return named
 
 
 def _expand(given: Path, out: Path | None) -> Iterator[tuple[Path, Path]]:

@@ -13,8 +13,10 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import json
 import logging
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -23,8 +25,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from av.stream import Disposition
 
-from starc.errors import ConfigError, MissingExtra, SpeechError
+from starc.errors import ConfigError, MissingExtra, SpeechError, StarcError, VideoError
 from starc.files import cache as caches
+from starc.files.atomic import replacing
 from starc.media import audio, moonshine, subtitles
 from starc.media.container import MICROSECONDS, MediaLimits, open_container
 from starc.types import Sentence
@@ -35,6 +38,8 @@ Engine = Literal["auto", "none", "subtitles", "whisper", "moonshine"]
 WHISPER_MODEL = "small"
 WHISPER_SECONDS = 600.0
 MOONSHINE_SECONDS = 30.0
+SAVE_SECONDS, SLOW_SECONDS = 10.0, 1.0
+"""The speech of many videos is written so often, and after each that took longer to hear."""
 TRANSCRIPT_VERSION = "1"
 """Changes when the same sound would give other sentences than before."""
 
@@ -134,6 +139,64 @@ def transcribe(
                 reasons.append(str(reason))
         log.warning("%s: speech is left out (%s)", path, "; ".join(reasons))
         return Transcript((), f"none: {reasons[-1]}")
+
+
+def transcribe_all(
+    videos: Mapping[str, Path],
+    target: Path,
+    *,
+    engine: Engine = "auto",
+    language: str | None = None,
+    model: str | None = None,
+) -> Iterator[tuple[Path, str | StarcError]]:
+    """Write the speech of many videos, {video: {start, end, text, source}}, as training takes it.
+
+    Each video comes with where its words are from, or with what is wrong with it; others go on.
+    What `target` holds already is kept, so an interrupted call goes on where it stopped.
+    """
+    spoken, written = _spoken_before(target), time.monotonic()
+    try:
+        for name, path in videos.items():
+            began = time.monotonic()
+            try:
+                if name not in spoken:
+                    found = transcribe(path, engine=engine, language=language, model=model)
+                    columns = zip(*((s.start, s.end, s.text) for s in found.sentences), strict=True)
+                    start, end, text = columns if found.sentences else ([], [], [])
+                    spoken[name] = {"start": start, "end": end, "text": text}
+                    spoken[name]["source"] = found.provenance
+                yield path, str(spoken[name]["source"])
+            except (VideoError, SpeechError) as error:
+                yield path, error
+            now = time.monotonic()
+            if now - began > SLOW_SECONDS or now - written > SAVE_SECONDS:
+                _write_spoken(target, spoken)
+                written = time.monotonic()
+    finally:
+        if spoken:
+            _write_spoken(target, spoken)
+
+
+def _spoken_before(target: Path) -> dict[str, dict[str, Any]]:
+    if not target.exists():
+        return {}
+    before: Any = caches.read(target)
+    if not isinstance(before, dict) or not all(
+        isinstance(one, dict) and "source" in one for one in before.values()
+    ):
+        raise SpeechError(f"{target}: not a file that starc transcribe wrote; choose another")
+    return before
+
+
+def _write_spoken(target: Path, spoken: Mapping[str, Any]) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as file:
+            json.dump(spoken, file, ensure_ascii=False)
+    except OSError as error:
+        raise SpeechError(
+            f"{target}: cannot be written ({error.strerror}); choose another"
+        ) from None
 
 
 def sound_only(path: Path, limits: MediaLimits | None = None) -> float | None:

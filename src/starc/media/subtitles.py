@@ -26,11 +26,14 @@ from av.subtitles.stream import SubtitleStream
 from starc.errors import SpeechError
 from starc.files import pickles
 from starc.files.reading import read_bytes
+from starc.files.annotations import video_id
 from starc.media.container import MICROSECONDS, ignore_other_streams
 from starc.types import LONGEST, Sentence
 
 SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 """Of side-car files, best first."""
+FOLDER_SUFFIXES = (".json", *SUFFIXES, ".pkl", ".pickle")
+"""Of files in a folder of speech, best first: Whisper writes several of each video."""
 TEXT_CODECS = frozenset({"mov_text", "subrip", "srt", "ass", "ssa", "webvtt", "text"})
 """Embedded subtitles that are text; the others (DVD, Blu-ray) are pictures of text."""
 COLUMNS = ("start", "end", "text")
@@ -77,14 +80,38 @@ def read_sentences(path: Path, *, video: str | None = None) -> list[Sentence]:
 
 
 def read_transcripts(path: Path) -> dict[str, list[Sentence]]:
-    """All videos of a published speech file, {video: {start, end, text}}, JSON or pickle."""
-    data = _data(Path(path))
+    """All videos of a published speech file, {video: {start, end, text}}, JSON or pickle.
+
+    Or of a folder with a file for each video: Whisper's or WhisperX's JSON, SRT, VTT, ASS, pickle.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return {video: read_sentences(file) for video, file in _by_video(path).items()}
+    data = _data(path)
     if not _is_published(data):
         raise SpeechError(
             f"{path}: not a speech file of many videos (found {type(data).__name__}); "
             "expected {video: {start, end, text}}"
         )
-    return {str(key): _from_columns(f"{path}: {key}", value) for key, value in data.items()}
+    return {
+        video_id(str(key)): _from_columns(f"{path}: {key}", value) for key, value in data.items()
+    }
+
+
+def _by_video(folder: Path) -> dict[str, Path]:
+    """The speech file of each video: name.json before name.srt, name.srt before name.en.srt."""
+    found: dict[str, list[tuple[bool, int, str, Path]]] = {}
+    for path in folder.iterdir():
+        kind, stem = path.suffix.lower(), path.name.removesuffix(path.suffix)
+        if kind in FOLDER_SUFFIXES and path.is_file() and not path.name.startswith("."):
+            name, _, language = stem.rpartition(".")
+            if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z]+)?", language) or not name:
+                name, language = stem, ""
+            rank = language not in ("", "en"), FOLDER_SUFFIXES.index(kind), language, path
+            found.setdefault(video_id(name), []).append(rank)
+    if not found:
+        raise SpeechError(f"{folder}: no speech files in it ({', '.join(FOLDER_SUFFIXES)})")
+    return {video: min(files)[-1] for video, files in sorted(found.items())}
 
 
 def find_sidecar(video: Path, *, language: str | None = None) -> Path | None:

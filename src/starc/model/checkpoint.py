@@ -282,7 +282,7 @@ def import_published(
     taken, unknown = [], []
     for name, tensor in theirs.items():
         ours = published.to_ours(name) or ""
-        if ours in published.ALIASES:
+        if ours in published.ALIASES and ours not in wanted:
             if not torch.equal(tensor, state["t5.shared.weight"]):
                 raise CheckpointError(
                     f"{path}: {name} differs from t5_model.shared.weight, though "

@@ -45,7 +45,7 @@ BLOCK_NAMES = (
 )
 """Inside a block of the temporal encoder: published, ours."""
 ALIASES = ("t5.encoder.embed_tokens.weight", "t5.decoder.embed_tokens.weight", "t5.lm_head.weight")
-"""Other names of t5.shared.weight in published files."""
+"""Other names of t5.shared.weight in published files; the last one's own in T5 v1.1."""
 
 
 def to_ours(name: str) -> str | None:
@@ -85,6 +85,8 @@ def resized(config: Config, state: Mapping[str, Tensor], written: Mapping[str, A
     inner = _tensor(state, "t5.encoder.block.0.layer.0.SelfAttention.q.weight").shape[0]
     bias = _tensor(state, "t5.encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight")
     found = state.get("retrieved_projection.weight", position_1TD)
+    dense = "t5.encoder.block.0.layer.1.DenseReluDense"
+    gated = f"{dense}.wi_0.weight" in state  # from t5-v1_1-base
     temporal = dataclasses.replace(
         config.temporal,
         features=found.shape[-1],
@@ -97,7 +99,8 @@ def resized(config: Config, state: Mapping[str, Tensor], written: Mapping[str, A
         config.t5,
         width=width,
         head_width=inner // bias.shape[1],
-        feed_forward=_tensor(state, "t5.encoder.block.0.layer.1.DenseReluDense.wi.weight").shape[0],
+        feed_forward=_tensor(state, f"{dense}.{'wi_0' if gated else 'wi'}.weight").shape[0],
+        feed_forward_activation="gated-gelu" if gated else config.t5.feed_forward_activation,
         layers=_count(state, r"t5\.encoder\.block\.(\d+)\."),
         decoder_layers=_count(state, r"t5\.decoder\.block\.(\d+)\."),
         heads=bias.shape[1],

@@ -1,8 +1,9 @@
 """The files of a datastore: captions to build it from, published arrays, its own folder.
 
-Captions come from a text file with one per line, a JSON list, JSON Lines, any annotation file, or
-the arrays that published datastores come as (`*_clip_token_embeds.npy` with `*_scene_sentences.npy`
-or `.json`; a `.pt` tensor). Nothing in a file is ever executed: arrays of Python strings are
+Captions come from a text file with one per line, a JSON list, JSON Lines, COCO's captions, CC3M's
+table of captions and addresses, any annotation file, or the arrays that published datastores come
+as (`*_clip_token_embeds.npy` with `*_scene_sentences.npy` or `.json`; a `.pt` tensor). Nothing in a
+file is ever executed: arrays of Python strings are
 pickles, and are read by an unpickler that knows strings and lists alone. A datastore folder holds
 
     captions.jsonl           {"caption", "video"} per line, for people to read and mend
@@ -93,12 +94,19 @@ def read_captions(path: str | Path, *, subset: str | None = None) -> CaptionList
     if path.suffix.lower() in (".json", ".jsonl"):
         captions = _json_captions(path, subset)
     else:
-        captions = CaptionList.of(_text(path).split("\n"))
+        captions = CaptionList.of(map(_without_address, _text(path).split("\n")))
     if not captions.captions:
         raise DatastoreError(
             f"{path}: no captions in it ({captions.blank} blank); nothing to retrieve"
         )
     return captions
+
+
+def _without_address(line: str) -> str:
+    """CC3M's lines are a caption, a tab and the address of its picture."""
+    caption, _, address = line.partition("\t")
+    is_heading = (caption.strip(), address.strip()) == ("caption", "url")
+    return "" if is_heading else caption if address.startswith(("http://", "https://")) else line
 
 
 def _json_captions(path: Path, subset: str | None) -> CaptionList:
@@ -111,6 +119,8 @@ def _json_captions(path: Path, subset: str | None) -> CaptionList:
             records = [json.loads(line) for line in text.split("\n") if line.strip()]
         except ValueError as error:
             raise DatastoreError(f"{path}: not valid JSON ({error})") from None
+    if isinstance(records, dict) and {"images", "annotations"} <= records.keys():  # COCO's
+        records = [{"caption": one.get("caption")} for one in records["annotations"]]
     if isinstance(records, list) and records:
         if all(isinstance(record, str) for record in records):
             return CaptionList.of(records)
@@ -126,7 +136,7 @@ def _json_captions(path: Path, subset: str | None) -> CaptionList:
     annotated = read_references(path, subset=subset)
     return CaptionList.of(
         (sentence for annotation in annotated.values() for sentence in annotation.sentences),
-        (video for video, annotation in annotated.items() for _ in annotation.sentences),
+        (each.video or key for key, each in annotated.items() for _ in each.sentences),
     )
 
 

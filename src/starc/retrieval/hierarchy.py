@@ -3,11 +3,13 @@
 In: a CaptionStore and the number of clusters at each level. Out: HierarchicalStore, which searches
 every level and gives the top-k of each, in the manner of HiCM² (the paper's datastore table). Each
 cluster is represented by its medoid, the caption nearest to its centre, so a summary is always a
-sentence somebody wrote. Indices run over all levels: captions first, then the summaries.
+sentence somebody wrote; or by a summary of its own (summaries.py). Indices run over all levels:
+captions first, then the summaries.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -23,6 +25,9 @@ from starc.retrieval.captions import read_folder
 from starc.retrieval.datastore import CaptionStore, Datastore
 from starc.retrieval.search import NearestCaptions
 
+MEDOIDS = "medoids"
+"""Summaries that are captions: the one nearest to the centre of its cluster."""
+SUMMARIES = "summaries.jsonl"
 _SAMPLE = 64
 """Rows per cluster from which starting centres are drawn; more brings nothing and costs a pass."""
 _PART = 8192
@@ -48,35 +53,45 @@ class HierarchicalStore(Datastore):
         levels: Sequence[int] | None = None,
         seed: int = 0,
         medoids: Sequence[Tensor] = (),
+        summaries: Sequence[CaptionStore] = (),
+        source: str = MEDOIDS,
     ) -> None:
         """`levels` are the clusters per level, falling; by default an eighth and a 64th of N.
 
-        `medoids` are the captions that serve as summaries, per level, by index, where known.
+        `medoids` are the captions that serve as summaries, per level, by index, where known; or
+        `summaries` are other sentences, per level, and `source` says who wrote them.
         """
-        self.medoids = list(medoids) or _cluster_levels(store, levels, seed)
-        index = torch.cat([torch.arange(len(store)).to(self.medoids[0]), *self.medoids])
-        rows = index.tolist()
-        self.captions = tuple(store.captions[n] for n in rows)
-        self.videos = tuple(store.videos[n] for n in rows)
-        self.embedding_ND = store.embedding_ND[index]
-        self.stores: list[CaptionStore] = []
+        self.source = source
+        self.medoids = list(medoids)
+        if not self.medoids and source == MEDOIDS:
+            self.medoids = _cluster_levels(store, levels, seed)
+        self.stores: list[CaptionStore] = [store, *summaries]
         """The captions, then the summaries of each level, as datastores of their own."""
-        for size in (len(store), *map(len, self.medoids)):
-            first = sum(map(len, self.stores))
-            part = slice(first, first + size)
-            self.stores.append(
-                store.derived(self.captions[part], self.videos[part], self.embedding_ND[part])
-            )
+        for index in self.medoids:
+            rows = index.tolist()
+            captions = tuple(store.captions[n] for n in rows)
+            videos = tuple(store.videos[n] for n in rows)
+            self.stores.append(store.derived(captions, videos, store.embedding_ND[index]))
+        if any(level.width != store.width for level in summaries):
+            raise DatastoreError("datastore: summaries and captions of different text encoders")
+        self.captions = tuple(text for level in self.stores for text in level.captions)
+        self.videos = tuple(video for level in self.stores for video in level.videos)
+        self.embedding_ND = torch.cat([level.embedding_ND for level in self.stores])
         self.store = self.stores[0]
         self.encoder, self.width, self.mean_D = store.encoder, store.width, store.mean_D
 
     @property
     def facts(self) -> dict[str, Any]:
-        levels = [len(index) for index in self.medoids]
-        return {**self.store.facts, "kind": "hierarchical", "levels": levels}
+        levels = [len(level) for level in self.stores[1:]]
+        kind = {"kind": "hierarchical", "levels": levels, "summaries": self.source}
+        return {**self.store.facts, **kind}
 
     def rebuilt(self, store: CaptionStore) -> HierarchicalStore:
         """Other captions with as many levels, in the same proportion to the captions."""
+        if not self.medoids:
+            raise DatastoreError(
+                f"datastore: its summaries ({self.source}) are of these captions; build another"
+            )
         levels = [max(1, len(index) * len(store) // len(self.store)) for index in self.medoids]
         return HierarchicalStore(store, levels=levels)
 
@@ -100,20 +115,50 @@ class HierarchicalStore(Datastore):
         return NearestCaptions(torch.cat(index, dim=1), torch.cat(score, dim=1))
 
     def files(self, *, half: bool) -> dict[str, Callable[[Path], Any]]:
-        medoids = {f"medoid_{level}": index for level, index in enumerate(self.medoids, start=1)}
-        return self.store.files(half=half, **medoids)
+        tensors = {f"medoid_{level}": index for level, index in enumerate(self.medoids, start=1)}
+        if self.medoids:
+            return self.store.files(half=half, **tensors)
+        records = []
+        for level, store in enumerate(self.stores[1:], start=1):
+            tensors[f"summary_{level}"] = store.embedding_ND
+            pairs = zip(store.captions, store.videos, strict=True)
+            records += [{"level": level, "caption": text, "video": video} for text, video in pairs]
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        files = self.store.files(half=half, **tensors)
+        return files | {SUMMARIES: lambda path: path.write_text(text, encoding="utf-8")}
 
     @classmethod
     def load(cls, folder: str | Path, *, verify: bool = True) -> HierarchicalStore:
         """Read what `save` wrote, without clustering again."""
         stored = read_folder(folder, verify=verify)
-        count = sum(name.startswith("medoid_") for name in stored.tensors)
-        if not count:
+        below = CaptionStore.of(stored)
+        source = str(stored.facts.get("summaries", MEDOIDS))
+        names = sorted(name for name in stored.tensors if name.startswith(("medoid_", "summary_")))
+        tensors = [stored.tensors[name] for name in names]
+        if stored.facts["kind"] != "hierarchical":
             raise DatastoreError(f"{folder}: not a hierarchical datastore; read it as captions")
-        medoids = [stored.tensors[f"medoid_{level}"] for level in range(1, count + 1)]
-        store = cls(CaptionStore.of(stored), medoids=medoids)
+        if source == MEDOIDS:
+            store = cls(below, medoids=tensors)
+        else:
+            summaries = _read_summaries(Path(folder) / SUMMARIES, below, tensors)
+            store = cls(below, summaries=summaries, source=source)
         store._digest = stored.digest
         return store
+
+
+def _read_summaries(path: Path, below: CaptionStore, rows: Sequence[Tensor]) -> list[CaptionStore]:
+    try:
+        records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        return [
+            below.derived(
+                tuple(record["caption"] for record in records if record["level"] == level),
+                tuple(record["video"] for record in records if record["level"] == level),
+                row_ND,
+            )
+            for level, row_ND in enumerate(rows, start=1)
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DatastoreError(f"{path}: cannot be read ({error}); build it again") from None
 
 
 def _cluster_levels(store: CaptionStore, levels: Sequence[int] | None, seed: int) -> list[Tensor]:

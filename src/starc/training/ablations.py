@@ -16,15 +16,17 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from starc.config import suggest
 from starc.errors import ConfigError, StarcError
 from starc.files.atomic import replacing
+from starc.retrieval.captions import FACTS, read_facts
 from starc.retrieval.datastore import open_datastore
-from starc.retrieval.hierarchy import HierarchicalStore
+from starc.retrieval.hierarchy import MEDOIDS, HierarchicalStore
+from starc.retrieval.summaries import HICM2
 from starc.training.run import METRICS, RECIPE, wait_until_free
 from starc.training.tables import Ablation, Row
 
@@ -102,7 +104,8 @@ def run_rows(
             for seed, problem in zip(seeds, problems, strict=True)
             if problem is None
         ]
-        results.append(Result(row, tuple(found), next((p for p in problems if p), None)))
+        shown = with_own_figures(row, datastores.get(row.datastore or ""))
+        results.append(Result(shown, tuple(found), next((p for p in problems if p), None)))
     return results
 
 
@@ -135,6 +138,17 @@ def with_hierarchy(
     if not built.exists():
         HierarchicalStore(open_datastore(own).exact).save(built)
     return {**datastores, HIERARCHICAL: built}
+
+
+def with_own_figures(row: Row, store: Path | None) -> Row:
+    """The row; without the paper's figures where its datastore is made in another way.
+
+    The paper's hierarchical one is HiCM²'s memory, written by a language model.
+    """
+    if row.datastore != HIERARCHICAL or store is None or not (store / FACTS).is_file():
+        return row
+    source = read_facts(store).get("summaries", MEDOIDS)
+    return row if source == HICM2 else replace(row, name=f"{row.name} ({source})", paper={})
 
 
 def slug(name: str) -> str:

@@ -71,7 +71,7 @@ def analyse(loaded: Loaded, videos: Videos, indices: Sequence[int]) -> Iterator[
     variants = dict(_variants(model)) if loaded.store is not None else {}
     for index in indices:
         video = videos.inputs(index)
-        events = tuple(usable_events(videos.annotations[video.id]))
+        events = tuple(usable_events(videos.accounts[video.id][0]))
         windows = split(loaded, video)
         ranges = windows.plan.windows
         batches = [collate([one]).to(next(model.parameters()).device) for one in windows.examples]
@@ -119,7 +119,7 @@ def retrieving_segments(
         for start, end, _, _, cut, frames in prediction.windows:
             times = [start + frame * (end - start) / frames for frame in range(frames + 1)]
             spans += [(times[one.first], times[one.stop]) for one in cut if one.kept]
-        duration = videos.annotations[video].duration
+        duration = videos.accounts[video][0].duration
         segments[video] = VideoAnnotation(tuple(spans), ("",) * len(spans), duration)
     return segments
 

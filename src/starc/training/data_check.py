@@ -16,7 +16,7 @@ from itertools import pairwise
 from torch import Tensor
 
 from starc.errors import StarcError
-from starc.files.annotations import VideoAnnotation
+from starc.files.annotations import VideoAnnotation, accounts
 from starc.media.features import FPS
 from starc.retrieval.datastore import CaptionStore, overlap
 from starc.types import Sentence
@@ -55,23 +55,33 @@ class Findings:
 
 
 def examine(
-    annotations: Mapping[str, VideoAnnotation],
+    references: Sequence[Mapping[str, VideoAnnotation]],
     features: Mapping[str, Tensor] | None,
     speech: Mapping[str, Sequence[Sentence]] | None,
     *,
     width: int | None = None,
     store: CaptionStore | None = None,
-    held_out: Mapping[str, VideoAnnotation] | None = None,
+    held_out: Sequence[Mapping[str, VideoAnnotation]] = (),
 ) -> Findings:
-    """Everything that can be said without training; `width` is that of the model's features."""
+    """Everything that can be said without training; `width` is that of the model's features.
+
+    `references` and `held_out` are annotation files, each a reference of its videos.
+    """
     problems = []
-    for name, videos in (("", annotations), ("validation: ", held_out or {})):
+    annotations, kept_back = (
+        {video: each[0] for video, each in accounts(files).items()}
+        for files in (references, held_out)
+    )
+    for name, videos, files in (
+        ("", annotations, references),
+        ("validation: ", kept_back, held_out),
+    ):
         problems += [
             replace(problem, what=name + problem.what)
             for problem in (
                 *_features(videos, features, width),
                 *_speech(videos, speech),
-                *_events(videos),
+                *(problem for file in files for problem in _events(file)),
             )
         ]
     if store is not None and width is None:
@@ -80,11 +90,12 @@ def examine(
         problems += [
             DataProblem(f"{what} (right for a joint space)", one.where, False) for one in other
         ]
-    problems += _copies([*annotations, *(held_out or {})], features)
-    problems += _leaks(annotations, store, held_out or {})
+    problems += _copies([*annotations, *kept_back], features)
+    problems += _leaks(annotations, store, accounts(held_out))
     durations = [annotated.duration for annotated in annotations.values() if annotated.duration]
-    lengths = [end - start for each in annotations.values() for start, end in each.spans]
-    words = [len(text.split()) for each in annotations.values() for text in each.sentences]
+    written = [each for file in references for each in file.values()]
+    lengths = [end - start for each in written for start, end in each.spans]
+    words = [len(text.split()) for each in written for text in each.sentences]
     return Findings(
         videos=len(annotations),
         events=len(lengths),
@@ -93,7 +104,7 @@ def examine(
         histograms={
             "video length, s": _histogram(durations, (60, 120, 240, 480, 960)),
             "events per video": _histogram(
-                [len(each.spans) for each in annotations.values()], (2, 4, 8, 12, 20)
+                [len(each.spans) for each in written], (2, 4, 8, 12, 20)
             ),
             "event length, s": _histogram(lengths, (5, 10, 20, 40, 80)),
             "words per caption": _histogram(words, (4, 8, 12, 20, 40)),
@@ -216,12 +227,13 @@ def _events(annotations: Mapping[str, VideoAnnotation]) -> list[DataProblem]:
 def _leaks(
     annotations: Mapping[str, VideoAnnotation],
     store: CaptionStore | None,
-    held_out: Mapping[str, VideoAnnotation],
+    held_out: Mapping[str, Sequence[VideoAnnotation]],
 ) -> list[DataProblem]:
     both = tuple(video for video in held_out if video in annotations)
     problems = [DataProblem("held-out videos that are also trained on", both)]
     if store is not None:
-        captions = [text for each in held_out.values() for text in each.sentences]
+        written = [each for known in held_out.values() for each in known]
+        captions = [text for each in written for text in each.sentences]
         owned = {video for video in store.videos if video in held_out}
         problems.append(
             DataProblem(

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from starc.errors import AnnotationError
-from starc.files.annotations import VideoAnnotation, read_references
+from starc.files.annotations import VideoAnnotation, accounts, read_references
 from starc.inference import long_videos
 from starc.inference.predict import VideoInputs
 from starc.media.features import FeatureStore
@@ -39,19 +39,23 @@ JITTER = 0.4
 
 
 class Part(NamedTuple):
-    """Seconds [start, end) of the video with that index."""
+    """Seconds [start, end) of the video with that index, as one of its annotators saw them."""
 
     video: int
     start: float
     end: float
+    annotator: int = 0
 
 
 @dataclass(frozen=True)
 class Videos:
-    """VideoAnnotation videos with their features and speech, in a fixed order."""
+    """Annotated videos with their features and speech, in a fixed order."""
 
     ids: tuple[str, ...]
-    annotations: Mapping[str, VideoAnnotation]
+    references: tuple[Mapping[str, VideoAnnotation], ...]
+    """The annotation files, as the evaluator takes them."""
+    accounts: Mapping[str, Sequence[VideoAnnotation]]
+    """By video all that annotators wrote of it; training learns from each."""
     features: Mapping[str, Tensor]
     speech: Mapping[str, Sequence[Sentence]]
     joint: JointSpace | None = None
@@ -60,7 +64,7 @@ class Videos:
     @classmethod
     def of(
         cls,
-        annotations: Mapping[str, VideoAnnotation],
+        annotations: Mapping[str, VideoAnnotation] | Sequence[Mapping[str, VideoAnnotation]],
         features: Mapping[str, Tensor],
         speech: Mapping[str, Sequence[Sentence]],
         *,
@@ -68,46 +72,58 @@ class Videos:
         source: str = "annotations",
     ) -> Videos:
         """All annotated videos; every one needs features and a duration, speech is optional."""
-        if not annotations:
+        references = (annotations,) if isinstance(annotations, Mapping) else tuple(annotations)
+        known = accounts(references)
+        if not known:
             raise AnnotationError(f"{source}: no annotated video to train on")
-        for video, annotated in annotations.items():
+        for video, annotated in known.items():
             if video not in features:
                 raise AnnotationError(
                     f"{source}: video {video!r} has no features; extract them, or remove it "
                     "(starc data check lists all)"
                 )
-            if annotated.duration is None or annotated.duration <= 0:
-                raise AnnotationError(
-                    f"{source}: video {video!r} has no duration "
-                    f"(found {annotated.duration}); add it"
-                )
-        return cls(tuple(sorted(annotations)), dict(annotations), features, dict(speech), joint)
+            for duration in (each.duration for each in annotated):
+                if duration is None or duration <= 0:
+                    raise AnnotationError(
+                        f"{source}: video {video!r} has no duration (found {duration}); add it"
+                    )
+        return cls(tuple(sorted(known)), references, known, features, dict(speech), joint)
 
     @classmethod
     def read(
         cls,
-        annotations: Path,
+        annotations: Path | Sequence[Path],
         features: Path,
         speech: Path | None,
         *,
         subset: str | None = None,
         joint: JointSpace | None = None,
     ) -> Videos:
-        """The same from files."""
-        events = read_references(annotations, subset=subset)
+        """The same from files; several annotation files are several references."""
+        files = [annotations] if isinstance(annotations, Path) else annotations
+        events = [read_references(file, subset=subset) for file in files]
         spoken = read_transcripts(speech) if speech else {}
         store = FeatureStore.open(features)
-        return cls.of(events, store, spoken, joint=joint, source=str(annotations))
+        return cls.of(events, store, spoken, joint=joint, source=", ".join(map(str, files)))
+
+    @property
+    def annotations(self) -> dict[str, VideoAnnotation]:
+        """By video what its first annotator wrote."""
+        return {video: annotated[0] for video, annotated in self.accounts.items()}
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int) -> Example:
+        return self.example(index)
+
+    def example(self, index: int, annotator: int = 0) -> Example:
+        """A video with the events that one of its annotators saw."""
         video = self.inputs(index)
         clip_TD = video.features_TD
         if self.joint is not None:
             clip_TD = self.joint.features(clip_TD, video.times, video.sentences)
-        events = tuple(usable_events(self.annotations[video.id]))
+        events = tuple(usable_events(self.accounts[video.id][annotator]))
         return Example(video.id, clip_TD, video.duration, video.sentences, events)
 
     def inputs(self, index: int) -> VideoInputs:
@@ -135,27 +151,32 @@ class Videos:
 
     def duration(self, index: int) -> float:
         """Seconds of a video."""
-        duration = self.annotations[self.ids[index]].duration
+        duration = self.accounts[self.ids[index]][0].duration
         assert duration is not None
         return duration
 
     def parts(self, window: float, rng: random.Random) -> list[Part]:
         """Every video cut into parts of about `window` seconds, at random; 0: videos whole.
 
-        How many parts there are does not depend on the rng.
+        A video comes once for each of its annotators. How many parts there are does not depend on
+        the rng.
         """
         parts = []
-        for index in range(len(self)):
+        for index, annotator in (
+            (n, each)
+            for n, video in enumerate(self.ids)
+            for each in range(len(self.accounts[video]))
+        ):
             duration = self.duration(index)
             pieces = max(1, round(duration / window)) if window else 1
             jitter = [0.0, *(rng.uniform(-JITTER, JITTER) for _ in range(pieces - 1)), 0.0]
             edges = [duration * (n + jitter[n]) / pieces for n in range(pieces + 1)]
-            parts += [Part(index, start, end) for start, end in pairwise(edges)]
+            parts += [Part(index, *edge, annotator) for edge in pairwise(edges)]
         return parts
 
     def part(self, part: Part) -> Example:
         """A part of a video as an example of its own, in its own time."""
-        return cut(self[part.video], part.start, part.end)
+        return cut(self.example(part.video, part.annotator), part.start, part.end)
 
     def length(self, part: Part) -> int:
         """About how long the speech of a part is, in characters: to batch equals together."""

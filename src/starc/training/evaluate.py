@@ -8,7 +8,7 @@ outranks one outside (area under the ROC curve, mean over windows).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,13 +36,14 @@ class Evaluation:
     """What a model says about annotated videos."""
 
     predictions: dict[str, VideoAnnotation]
-    references: dict[str, VideoAnnotation]
+    references: tuple[Mapping[str, VideoAnnotation], ...]
+    """One for each annotation file."""
     saliency_auc: float | None
 
 
 def evaluate(
     model: Path,
-    annotations: Path,
+    annotations: Path | Sequence[Path],
     features: Path,
     speech: Path | None,
     *,
@@ -61,7 +62,7 @@ def evaluate(
     predictions = caption_videos(loaded, videos, search=search, on_progress=on_progress)
     return Evaluation(
         as_annotations(predictions, videos),
-        dict(videos.annotations),
+        videos.references,
         saliency_auc(predictions, videos),
     )
 
@@ -97,7 +98,7 @@ def as_annotations(
         video: VideoAnnotation(
             tuple((event.start, event.end) for event in prediction.events),
             tuple(event.caption for event in prediction.events),
-            videos.annotations[video].duration,
+            videos.accounts[video][0].duration,
         )
         for video, prediction in predictions.items()
     }
@@ -105,7 +106,12 @@ def as_annotations(
 
 def headline_scores(predictions: Mapping[str, VideoAnnotation], videos: Videos) -> dict[str, float]:
     """Headline metrics against the videos' own annotations, raw."""
-    report = score(predictions, {video: videos.annotations[video] for video in videos.ids})
+    wanted = {*videos.ids}
+    files = [
+        {key: each for key, each in file.items() if (each.video or key) in wanted}
+        for file in videos.references
+    ]
+    report = score(predictions, [file for file in files if file])
     return {name: report.metrics[name] for name in HEADLINES}
 
 
@@ -113,7 +119,7 @@ def saliency_auc(predictions: Mapping[str, Prediction], videos: Videos) -> float
     """How often a frame inside an event outranks one outside, mean over windows with both kinds."""
     areas = []
     for video, prediction in predictions.items():
-        events = tuple(usable_events(videos.annotations[video]))
+        events = tuple(usable_events(videos.accounts[video][0]))
         for window in prediction.windows:
             inside = events
             if len(prediction.windows) > 1:

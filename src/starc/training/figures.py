@@ -209,7 +209,7 @@ def _save(figure: Any, path: Path, dpi: int = 140) -> Path:
 
 def draw(
     model: Path,
-    annotations: Path,
+    annotations: Path | Sequence[Path],
     features: Path,
     speech: Path | None,
     target: Path,
@@ -235,7 +235,7 @@ def draw(
 
 def correlate(
     models: Sequence[Path],
-    annotations: Path,
+    annotations: Path | Sequence[Path],
     features: Path,
     speech: Path | None,
     target: Path,

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from starc.config import with_sizes_of
 from starc.errors import AnnotationError, CheckpointError, ConfigError, DatastoreError
 from starc.files import cache
-from starc.model import checkpoint
+from starc.model import checkpoint, plain_t5
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Collator
 from starc.model.starc import STaRC
@@ -37,10 +38,11 @@ FROM_SCRATCH = 1e-3
 class Files:
     """What a run reads."""
 
-    annotations: Path
+    annotations: Path | Sequence[Path]
+    """Several files are several references of their videos."""
     features: Path
     speech: Path | None
-    validation: Path | None
+    validation: Path | Sequence[Path] | None
     datastore: Path | None
     tokenizer: Path | None = None
     init: Path | None = None
@@ -68,13 +70,13 @@ def run_training(
             if main:
                 _require_same_files(run, files)
             origin = run.linked("last") or files.init
-            start = checkpoint.load(origin, device="cpu") if origin else None
+            start = _start(origin, recipe, files) if origin else None
             task, model = _prepared(recipe, files, start, on_note)
             train_loop(recipe, task, run, model=model, progress=progress)
         return
     # Everything that can be wrong is found before the folder exists.
-    start = checkpoint.load(files.init, device="cpu") if files.init else None
     recipe = recipes.recipe(name)
+    start = _start(files.init, recipe, files) if files.init else None
     if start is not None:
         recipe = replace(recipe, model=with_sizes_of(recipe.model, start.config))
     recipe = recipes.apply_overrides(recipe, overrides)
@@ -85,6 +87,16 @@ def run_training(
         run.write(MANIFEST, made_by)
         run.write(RECIPE, recipes.to_dict(recipe))
         train_loop(recipe, task, run, model=model, progress=progress)
+
+
+def _start(origin: Path, recipe: Recipe, files: Files) -> Loaded:
+    """The model, or the plain T5, that a training starts from."""
+    if not str(origin).startswith(plain_t5.PREFIX):
+        return checkpoint.load(origin, device="cpu")
+    tokenizer = checkpoint.read_tokenizer(files.tokenizer) if files.tokenizer else None
+    torch.manual_seed(recipe.train.seed)
+    name = str(origin).removeprefix(plain_t5.PREFIX)
+    return plain_t5.load(name, recipe.model, tokenizer)
 
 
 def _prepared(
@@ -149,6 +161,8 @@ def _origin(name: str, recipe: Recipe, start: Loaded | None, model: STaRC) -> st
     theirs = start.model.state_dict()
     fresh = list(dict.fromkeys(weight.split(".")[0] for weight in ours if weight not in theirs))
     unused = list(dict.fromkeys(weight.split(".")[0] for weight in theirs if weight not in ours))
+    if str(start.folder).startswith(plain_t5.PREFIX):
+        fresh.append("time tokens")
     taken = sum(weight in theirs for weight in ours)
     return (
         f"note: {taken} of {len(ours)} weights from {start.folder}; start fresh: "
@@ -191,12 +205,21 @@ def _file_facts(files: Files) -> dict[str, dict[str, str]]:
     given = {spec.name: getattr(files, spec.name) for spec in fields(files)}
     return {
         name: {
-            "path": str(value),
-            "content": _digest(value) if isinstance(value, Path) and value.exists() else str(value),
+            "path": ", ".join(map(str, _as_list(value))),
+            "content": ", ".join(map(_content, _as_list(value))),
         }
         for name, value in given.items()
-        if value is not None
+        if value
     }
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _content(value: Path | str) -> str:
+    path = Path(str(value).removeprefix(plain_t5.PREFIX))
+    return _digest(path) if isinstance(value, Path) and path.exists() else str(value)
 
 
 def _task(recipe: Recipe, files: Files, start: Loaded | None, on_note: Note) -> Task:
@@ -220,7 +243,7 @@ def _task(recipe: Recipe, files: Files, start: Loaded | None, on_note: Note) -> 
         )
         if both := sorted({*train.ids} & {*validation.ids}):
             raise AnnotationError(
-                f"{files.validation}: {len(both)} videos are also trained on (one is {both[0]!r}); "
+                f"--validation: {len(both)} videos are also trained on (one is {both[0]!r}); "
                 "name other files, or --subset and --validation-subset"
             )
     writer = start.writer if start else None
@@ -253,7 +276,7 @@ def _store(recipe: Recipe, files: Files, train: Videos, on_note: Note) -> Datast
     if not ownerless or not retrieval.exclude_own:
         return store
     known = {same_text(caption) for caption in ownerless}
-    trained = [text for video in train.ids for text in train.annotations[video].sentences]
+    trained = [text for all_ in train.accounts.values() for each in all_ for text in each.sentences]
     if own := [text for text in trained if same_text(text) in known]:
         raise DatastoreError(
             f"{files.datastore}: {len(own)} captions of training videos stand in it without their "

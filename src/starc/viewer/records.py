@@ -82,7 +82,8 @@ def read_captioned(path: Path) -> Captioned:
 def read_many(path: Path) -> dict[str, Captioned]:
     """Captioned videos by id from a file of any known annotation or prediction format.
 
-    Spans that run backwards are left out; without a duration the last event ends the video.
+    Spans that run backwards are left out; without a duration the last event ends the video. Of
+    several annotators the first is shown.
     """
     videos = {}
     for name, annotation in read_annotations(path).items():
@@ -91,7 +92,8 @@ def read_many(path: Path) -> dict[str, Captioned]:
         events = tuple(Event(*span, text) for span, text in ordered if 0 <= span[0] < span[1])
         stated = max(annotation.duration or 0.0, 0.0)
         duration = stated or max((event.end for event in events), default=1.0)
-        if events or annotation.duration is not None:
+        name = annotation.video or name
+        if name not in videos and (events or annotation.duration is not None):
             videos[name] = Captioned(name, duration, events)
     return videos
 
