@@ -25,8 +25,8 @@ from av.subtitles.stream import SubtitleStream
 
 from starc.errors import SpeechError
 from starc.files import pickles
-from starc.files.reading import read_bytes
 from starc.files.annotations import video_id
+from starc.files.reading import read_bytes
 from starc.media.container import MICROSECONDS, ignore_other_streams
 from starc.types import LONGEST, Sentence
 
