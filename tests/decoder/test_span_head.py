@@ -1,0 +1,78 @@
+"""The span head: bins of words, and the set of spans that scores best."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from starc.config import SpanConfig
+from starc.decoder.llama import Llama
+from starc.decoder.span_head import END, INSIDE, START, SpanHead, bins_of
+from support.stock_llama import TINY, byte_tokenizer
+
+SETTINGS = SpanConfig(layers=2, width=8, shortest=4.0, longest=12.0, reward=2.0)
+
+
+def head() -> SpanHead:
+    torch.manual_seed(0)
+    return SpanHead(TINY.width, SETTINGS).eval()
+
+
+def value(logits_T3: Tensor, first: int, stop: int) -> float:
+    """The score of one span, from its definition."""
+    settings, bins = SETTINGS, stop - first
+    total = F.logsigmoid(logits_T3[first, START]) + F.logsigmoid(logits_T3[stop - 1, END])
+    total += settings.inside * logits_T3[first:stop, INSIDE].mean() * min(1, bins / 8)
+    away = abs(math.log(bins * settings.bin / settings.typical))
+    return float(total) + settings.reward - settings.length * away
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_set_is_found(seed: int) -> None:
+    logits_T3 = 3 * torch.randn(9, 3, generator=torch.Generator().manual_seed(seed))
+    spans = head().spans(logits_T3, 18.0)
+    assert all(one.end <= two.start for one, two in itertools.pairwise(spans))
+    assert all(4 <= one.end - one.start <= 12 and 0 < one.confidence < 1 for one in spans)
+    ours = sum(value(logits_T3, int(s.start // 2), int(s.end // 2)) for s in spans)
+    pieces = [(a, b) for a in range(9) for b in range(a + 2, min(a + 6, 9) + 1)]
+    best = 0.0
+    for count in range(1, 5):
+        for some in itertools.combinations(pieces, count):
+            if all(a[1] <= b[0] for a, b in itertools.pairwise(some)):
+                best = max(best, sum(value(logits_T3, *one) for one in some))
+    assert ours == pytest.approx(best, abs=1e-4)
+
+
+def test_words_go_into_their_bins() -> None:
+    torch.manual_seed(0)
+    llama, tokenizer = Llama(TINY).eval(), byte_tokenizer()
+    words = [(0.5, "add"), (1.0, "the"), (9.0, "onions"), (99.0, "late")]
+    with torch.no_grad():
+        bins_TD = bins_of(llama, tokenizer, words, 11.0, SETTINGS)
+        token_1L = torch.tensor([tokenizer.encode(" add the onions late").ids])
+        states_LD = llama.first_layers(llama.embed(token_1L), SETTINGS.layers)[0]
+    assert bins_TD.shape == (6, TINY.width + 2)
+    tokens = [len(tokenizer.encode(f" {text}").ids) for _, text in words]
+    first_LD = F.layer_norm(states_LD[: tokens[0] + tokens[1]], (TINY.width,))
+    torch.testing.assert_close(bins_TD[0, :-2], first_LD.mean(0), atol=1e-5, rtol=0)
+    assert bins_TD[:, -2].expm1().round().tolist() == [
+        tokens[0] + tokens[1],
+        0,
+        0,
+        0,
+        tokens[2],
+        tokens[3],
+    ]
+    assert not bins_TD[1:4, :-2].any() and bins_TD[-1, -1] == 1
+
+
+def test_silence_has_no_words() -> None:
+    bins_TD = bins_of(Llama(TINY).eval(), byte_tokenizer(), [], 7.0, SETTINGS)
+    assert not bins_TD[:, :-1].any()
+    with torch.no_grad():
+        assert head()(bins_TD[None]).shape == (1, 4, 3)
