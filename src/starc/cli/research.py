@@ -189,7 +189,7 @@ def train(
         Path | None,
         typer.Option(
             help="Model folder to start from (weights, sizes, windows, decoding), embedded, or a "
-            "plain T5: t5:google-t5/t5-base, t5:FOLDER."
+            "plain language model: t5:google-t5/t5-base, t5:FOLDER, llama:FOLDER, llama:X.gguf."
         ),
     ] = None,
     subset: Subset = None,
