@@ -221,7 +221,6 @@ def extract_all(
             save_features(folder, {name: extracted})
         yield video, None
     if single and folder.is_dir():
-        sweep([target])
         store = _open_folder(folder)
         made = {
             name: FrameFeatures(store[name], store.times(name), provenance=store.provenance)
@@ -436,6 +435,7 @@ def _replacing(path: Path) -> Iterator[Path]:
     """A temporary file that becomes `path` when all has gone well."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep([path])  # these may be large
         with replacing_path(path) as part:
             yield part
     except (OSError, SafetensorError, RuntimeError) as error:  # a full disk is any of them
