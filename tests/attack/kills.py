@@ -167,7 +167,9 @@ def child(work: Callable[[], None]) -> int:
 def kill(folder: Path, rng: random.Random, name: str) -> str | None:
     """One kill of one work; what was not whole afterwards."""
     work, place = WORKS[name], folder / "place"
-    place.mkdir(parents=True, exist_ok=True)
+    if not place.exists():
+        place.mkdir(parents=True)
+        work.write(place, 1)
 
     def forever() -> None:
         state = rng.randrange(2)

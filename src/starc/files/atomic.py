@@ -67,7 +67,10 @@ def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
         yield part
         _flush(part)
         part.chmod(mode)
-        (_give if new else os.replace)(part, path)
+        if new:
+            _give(part, path)
+        else:
+            os.replace(part, path)
     except BaseException:
         with suppress(OSError):
             part.unlink()
@@ -198,7 +201,10 @@ def _sweep(part: Path, age: float) -> None:
             if time.time() - os.fstat(handle).st_ctime < age:
                 return
             _lock(handle, wait=False)
-            shutil.rmtree(part) if part.is_dir() else part.unlink()
+            if part.is_dir():
+                shutil.rmtree(part)
+            else:
+                part.unlink()
         finally:
             os.close(handle)
 

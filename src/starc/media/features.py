@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,10 @@ PROVENANCE = "provenance.json"
 TORCH = (".pth", ".pt")
 HDF5 = (".h5", ".hdf5")
 BROKEN = (
-    OSError, ValueError, TypeError, RuntimeError, EOFError, SafetensorError, UnpicklingError
+    OSError, ValueError, TypeError, RuntimeError, EOFError, SafetensorError, UnpicklingError,
+    LookupError, AttributeError, OverflowError, MemoryError, SyntaxError, TokenError,
 )  # fmt: skip
+"""What the readers of damaged files raise; a header of .npy is parsed as Python."""
 
 
 class Stopped(Exception):
@@ -83,8 +86,7 @@ def extract(
     None takes all. `stop` ends it from another thread with `Stopped`.
     """
     times: list[float] = []
-    repeats: list[int] = []
-    """For how many frames each picture stands: a few kilobytes can claim one picture for hours."""
+    repeats: list[int] = []  # of each picture: a few kilobytes can claim one for hours
     with open_video(video, limits) as opened:
         stated = opened.info.duration
         count = opened.count(FPS) if choose else 0
@@ -221,7 +223,6 @@ def extract_all(
             save_features(folder, {name: extracted})
         yield video, None
     if single and folder.is_dir():
-        sweep([target])
         store = _open_folder(folder)
         made = {
             name: FrameFeatures(store[name], store.times(name), provenance=store.provenance)
@@ -436,6 +437,7 @@ def _replacing(path: Path) -> Iterator[Path]:
     """A temporary file that becomes `path` when all has gone well."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep([path])  # these may be large
         with replacing_path(path) as part:
             yield part
     except (OSError, SafetensorError, RuntimeError) as error:  # a full disk is any of them

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -187,7 +186,9 @@ def _array(path: Path) -> Tensor:
                 raise DatastoreError(f"{path}: expected numbers, found an array of {array.dtype}")
             return torch.from_numpy(array)
         loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+    except DatastoreError:
+        raise
+    except Exception as error:  # damaged headers and pickles can raise anything
         reason = str(error).split("\n")[0][:100]
         raise DatastoreError(f"{path}: cannot be read as an array ({reason})") from None
     if isinstance(loaded, dict) and len(loaded) == 1:
