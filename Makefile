@@ -3,12 +3,14 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/ready
+DEMO := .venv/ready-demo
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 
 .PHONY: demo test test-slow check bench fuzz tools clean
 .DELETE_ON_ERROR:
 
-# VIDEO=my.mp4 captions that instead of the sample.
-demo: $(READY)
+# VIDEO=my.mp4 captions that instead of the sample. The test tools are not installed for it.
+demo: $(if $(wildcard $(READY)),$(READY),$(DEMO))
 	@$(BIN)/python examples/demo.py "$(VIDEO)"
 
 test: $(READY) tools
@@ -40,14 +42,18 @@ bench: $(READY)
 fuzz: $(READY)
 	$(BIN)/python tests/evaluation/fuzz_meteor.py
 
-# torch comes first: a later resolver step must not swap it for another build.
-$(READY): pyproject.toml setup.py constraints.txt src/starc/evaluation/_meteor.c
+# torch comes first: a later resolver step must not swap it for another build. pip shows its own bars.
+define install
 	@test -n "$(PYTHON)" || { echo "no Python found: install Python 3.11, or make PYTHON=/path/to/python"; exit 1; }
-	@echo "Setting up .venv (once, some minutes)"
+	@echo "Setting up .venv (once, one minute or two and the download)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "no venv: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install -qq -c constraints.txt torch
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
+	@$(PIP) torch
+	@$(PIP) -e '.[$(1)]'
 	@touch $@
+endef
+
+$(DEMO) $(READY): pyproject.toml setup.py constraints.txt src/starc/evaluation/_meteor.c
+	$(call install,$(if $(filter $(DEMO),$@),viewer,dev))
 
 clean:
 	rm -rf .venv build out src/*.egg-info src/starc/evaluation/*.so

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from starc.cli.progress import bar, err, note
+from starc.cli.progress import bar, err, note, stages
 from starc.errors import ConfigError, StarcError
 from starc.types import Captioned
 
@@ -26,7 +25,6 @@ FOLDER_FORMATS = ("json", "vtt")
 """Written for many videos, where the user names none."""
 PREDICTIONS = "predictions.json"
 ENGINES = ("local", "ray")
-UNITS = {"watching": "frames", "listening": "seconds"}
 
 
 def caption(
@@ -102,8 +100,11 @@ def caption(
     ] = False,
 ) -> None:
     """Caption videos. One video goes to a file or to stdout, many into a folder."""
-    _set_threads(threads)
     _set_voice(quiet=quiet, verbose=verbose)
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
     from starc.inference.batch import Output, doubts
     from starc.inference.pipeline import EMBEDDED, Captioner, Options, speech_options
     from starc.media.container import MediaLimits
@@ -149,19 +150,6 @@ def caption(
     raise typer.Exit(counts.exit_code)
 
 
-def _set_threads(threads: int | None) -> None:
-    """Before torch is imported: threads that wait for each other sleep instead of spinning.
-
-    On a busy machine spinning threads keep those they wait for from running.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    os.environ.setdefault("KMP_BLOCKTIME", "0")
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
-
-
 def _set_voice(*, quiet: bool, verbose: bool) -> None:
     """How much is said on stderr. Results and errors always are."""
     err.quiet = quiet
@@ -197,16 +185,7 @@ def caption_file(
         raise ConfigError(f"-o {out}: there is no folder {out.parent}; make it first")
     if out is not None:
         check_target(out, overwrite=output.overwrite)
-    with bar("{task.description}", "{task.fields[unit]}") as progress:
-        progress.live.transient = True
-        task = progress.add_task("loading", total=None, unit="")
-
-        def on_progress(stage: str, done: float, total: float) -> None:
-            unit = UNITS.get(stage, "")
-            progress.update(
-                task, description=stage, completed=int(done), total=int(total) or None, unit=unit
-            )
-
+    with stages() as on_progress:
         captioned, doubtful = output.select(captioner.caption(video, on_progress=on_progress))
     chosen: dict[str, Any] = {
         "format": format,
