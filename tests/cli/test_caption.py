@@ -273,6 +273,49 @@ def test_many_videos_into_a_folder(
     assert "low confidence" not in capsys.readouterr().err
 
 
+def test_a_video_comes_through_a_pipe(
+    model: Path, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video, out = colour_clip(tmp_path / "a.mp4", seconds=5), tmp_path / "a.json"
+    monkeypatch.setattr(pipeline, "EMBEDDED", model)
+    command = ["caption", "-", "--speech", "none", "-o", str(out)]
+    result = CliRunner().invoke(app, command, input=video.read_bytes())
+    assert result.exit_code == 0, result.exception
+    assert json.loads(out.read_text())["duration"] == pytest.approx(5, abs=0.1)
+
+
+def test_a_folder_is_watched_until_ctrl_c(
+    model: Path,
+    options: Options,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    looks = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            colour_clip(folder / "a.mp4", seconds=5)
+        if looks == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("starc.inference.jobs.time.sleep", sleep)
+    many = functools.partial(
+        caption.caption_folder, [folder], str(model), out, options, ["csv", "predictions"], Output()
+    )
+    assert many(watch=True) == Counts(done=1)
+    assert (out / "a.csv").is_file() and "a" in (out / "predictions.json").read_text()
+    assert "1 videos are done and kept" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"--watch .*absent: not a folder"):
+        caption.caption_folder(
+            [tmp_path / "absent"], str(model), out, options, (), Output(), watch=True
+        )
+
+
 def test_what_is_one_and_what_is_many(tmp_path: Path) -> None:
     video = tmp_path / "a.mp4"
     assert caption.is_single([video], None)

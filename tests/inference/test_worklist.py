@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from starc.errors import StarcError, VideoError
-from starc.inference.jobs import find_videos, looks_like_video, make_jobs
+from starc.inference.jobs import find_videos, looks_like_video, make_jobs, watched
 from support.clips import grey_clip
 
 
@@ -93,3 +94,34 @@ def test_first_bytes_tell_a_video(tmp_path: Path) -> None:
     assert not looks_like_video(tmp_path / "absent")
     (tmp_path / "stream").write_bytes((b"\x47" + b"\0" * 187) * 3)
     assert looks_like_video(tmp_path / "stream")
+
+
+def test_a_watched_folder_gives_a_video_once_it_has_stopped_growing(tmp_path: Path) -> None:
+    folder, growing = tmp_path / "in", tmp_path / "in" / "a.mp4"
+    folder.mkdir()
+
+    def write() -> Iterator[object]:
+        for size in (1, 2, 3):  # a look of the watcher lies between two of these
+            growing.write_bytes(b"x" * size)
+            (folder / "b.mp4.part").write_bytes(b"\0\0\0\x20ftypisom")
+            yield
+        os.rename(folder / "b.mp4.part", folder / "b.mp4")
+        yield from range(3)
+        growing.write_bytes(b"changed")
+        yield from range(3)
+
+    writer, seen = write(), list[list[tuple[str, bytes]]]()
+    looks = watched([folder], tmp_path, ["json"], pause=0.0)
+
+    def sleep(seconds: float) -> None:
+        next(writer)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr("starc.inference.jobs.time.sleep", sleep)
+        for jobs in looks:
+            seen.append([(job.name, job.video.read_bytes()[:8]) for job in jobs])
+    assert seen == [
+        [("a", b"xxx")],
+        [("b", b"\0\0\0\x20ftyp")],
+        [("a", b"changed")],
+    ]

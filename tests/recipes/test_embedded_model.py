@@ -11,8 +11,6 @@ from starc.inference.pipeline import EMBEDDED, Captioner, Options
 from starc.model import checkpoint
 from support.clips import write_clip
 
-ROOT = Path(__file__).parents[2]
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Captioner:

@@ -138,6 +138,11 @@ class Counts:
             return Counts(self.done + 1, self.failed, self.skipped)
         return Counts(self.done, self.failed + 1, self.skipped)
 
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.done + other.done, self.failed + other.failed, self.skipped + other.skipped
+        )
+
     @property
     def exit_code(self) -> int:
         """0 if all went well, 1 if none did, 3 if some did not."""
