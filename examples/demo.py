@@ -38,10 +38,10 @@ def main() -> None:
         print(judged(captioned))
     OUT.mkdir(exist_ok=True)
     for ending in (".json", ".vtt", ".html"):
-        formats.write(captioned, OUT / f"{video.stem}{ending}", overwrite=True)
+        formats.write(captioned, OUT / f"{video.stem}{ending}", overwrite=True, source=video)
     page = OUT / f"{video.stem}.html"
     print(f"\nWritten: {OUT / video.stem}.json, .vtt and .html. To go on:")
-    print(f"  open {page} in a browser: speech, saliency, segments, captions on one axis")
+    print(f"  open {page} in a browser: the video with speech, saliency and captions on one axis")
     print("  make demo VIDEO=my.mp4, or .venv/bin/starc caption my.mp4 -o my.srt")
     print("  .venv/bin/starc view out: look through and correct everything in the browser")
 

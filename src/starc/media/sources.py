@@ -24,6 +24,8 @@ from starc.media.container import MediaLimits
 from starc.media.subtitles import SUFFIXES
 
 STDIN = "-"
+PREFIX = "starc-"
+"""Of the temporary folder's name."""
 PIECE = 2**20
 PICTURES = "b[height<=720]/b/bv*+ba"
 """The model sees pictures of 224 px; one file with both needs no ffmpeg to join them."""
@@ -42,7 +44,7 @@ def local_files(
     `on_fetch` hears of each address before it is fetched.
     """
     limits = limits or MediaLimits()
-    with tempfile.TemporaryDirectory(prefix="starc-") as folder:
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         paths = []
         for n, given in enumerate(inputs):
             if given == STDIN:
@@ -58,6 +60,15 @@ def local_files(
             else:
                 paths.append(Path(given))
         yield paths
+
+
+def is_fetched(path: Path) -> bool:
+    """Whether a file is one of ours that will soon be gone."""
+    place = Path(tempfile.gettempdir()).absolute()
+    return any(
+        parent.parent == place and parent.name.startswith(PREFIX)
+        for parent in path.absolute().parents
+    )
 
 
 def copied(stream: BinaryIO, path: Path, limits: MediaLimits) -> Path:
