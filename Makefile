@@ -6,7 +6,7 @@ READY := .venv/ready
 DEMO := .venv/ready-demo
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: demo test test-slow check bench fuzz tools clean
+.PHONY: demo test test-slow check bench bench-embedded embedded-data fuzz tools clean
 .DELETE_ON_ERROR:
 
 # VIDEO=my.mp4 captions that instead of the sample. The test tools are not installed for it.
@@ -37,6 +37,18 @@ bench: $(READY)
 		echo "== $$file"; quick=$(if $(QUICK),$$(grep -o -m1 -e --quick $$file)); \
 		$(BIN)/python $$file $$quick || failed="$$failed $$file"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+# The scores of the embedded model; DATA is a folder with the files of docs/data.md.
+DATA ?= $(or $(STARC_SHARED),../shared)/data
+NEEDED := yc2/vid2seq_train.json yc2/vid2seq_val.json asr/timechat_yc2_val_gt_with_whisper_asr.json \
+	asr/yc2_timed_asr_353videos_Video_data_all.csv asr/yc2_untimed_transcripts_1736.tar.gz \
+	features/yc2_epic_clip_prediction_5s.txt frames/yc2_600videos_1800frames_224px.tar
+bench-embedded: embedded-data $(READY)
+	@$(BIN)/python benchmarks/embedded.py "$(DATA)"
+
+embedded-data:
+	@for file in $(NEEDED); do test -f "$(DATA)/$$file" || missing="$$missing $$file"; done; \
+		test -z "$$missing" || { echo "make bench-embedded DATA=FOLDER: $(DATA) lacks$$missing (docs/data.md)"; exit 2; }
 
 # METEOR in C against METEOR in Python on 100,000 hostile pairs, under AddressSanitizer (minutes).
 fuzz: $(READY)

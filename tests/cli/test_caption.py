@@ -393,8 +393,45 @@ def test_the_guide_can_be_followed(talks: None, tmp_path: Path) -> None:
     exec(compile(python, "docs/captioning.md", "exec"), {})
 
 
-def blocks(language: str) -> list[str]:
-    guide = (Path(__file__).parents[2] / "docs/captioning.md").read_text("utf-8")
+def test_the_python_page_runs(talks: None, tmp_path: Path) -> None:
+    event = {"timestamps": [[0, 3]], "sentences": ["w1"], "duration": 6}
+    (tmp_path / "reference.json").write_text(json.dumps({"talk": event}))
+    found: dict[str, Any] = {}
+    exec(compile("\n".join(blocks("python", "python.md")), "docs/python.md", "exec"), found)
+    assert found["failed"] == [] and found["report"].metrics["F1"] >= 0
+    assert '<video src="talk.mp4"' in (tmp_path / "talk.html").read_text("utf-8")
+
+
+def test_the_python_page_names_everything() -> None:
+    page = (Path(__file__).parents[2] / "docs/python.md").read_text("utf-8")
+    for name in starc.__all__:
+        assert f"starc.{name}" in page, name
+    for kind in (Options, starc.Captioned, starc.Event, starc.Sentence, starc.Segment):
+        for spec in dataclasses.fields(kind):
+            assert re.search(rf"`{spec.name}\b", page), f"{kind.__name__}.{spec.name}"
+
+
+def test_videos_one_after_another(captioner: Captioner, tmp_path: Path) -> None:
+    folder, said = tmp_path / "in", list[tuple[str, float, float]]()
+    folder.mkdir()
+    colour_clip(folder / "a.mp4", seconds=4)
+    (folder / "b.mp4").write_text("no video")
+    failed = []
+    captioned = captioner.caption_all(
+        folder,
+        on_error=lambda video, error: failed.append((video.name, str(error))),
+        on_progress=lambda *told: said.append(told),
+    )
+    assert [one.video for one in captioned] == ["a.mp4"]
+    assert [told for told in said if told[0] == "videos"] == [("videos", n, 2) for n in range(3)]
+    ((name, error),) = failed
+    assert name == "b.mp4" and "not a video" in error
+    with pytest.raises(VideoError, match="not a video"):
+        list(captioner.caption_all([folder / "b.mp4"]))
+
+
+def blocks(language: str, page: str = "captioning.md") -> list[str]:
+    guide = (Path(__file__).parents[2] / "docs" / page).read_text("utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", guide, flags=re.S | re.M)
 
 
