@@ -3,12 +3,14 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 READY := .venv/ready
+DEMO := .venv/ready-demo
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: demo test test-slow check bench attack fuzz tools clean
+.PHONY: demo test test-slow check bench bench-embedded embedded-data attack fuzz tools clean
 .DELETE_ON_ERROR:
 
-# VIDEO=my.mp4 captions that instead of the sample.
-demo: $(READY)
+# VIDEO=my.mp4 captions that instead of the sample. The test tools are not installed for it.
+demo: $(if $(wildcard $(READY)),$(READY),$(DEMO))
 	@$(BIN)/python examples/demo.py "$(VIDEO)"
 
 test: $(READY) tools
@@ -42,18 +44,34 @@ attack: $(READY)
 	@mkdir -p out
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m attack.run --notes out/attack.json
 
+# The scores of the embedded model; DATA is a folder with the files of docs/data.md.
+DATA ?= $(or $(STARC_SHARED),../shared)/data
+NEEDED := yc2/vid2seq_train.json yc2/vid2seq_val.json asr/timechat_yc2_val_gt_with_whisper_asr.json \
+	asr/yc2_timed_asr_353videos_Video_data_all.csv asr/yc2_untimed_transcripts_1736.tar.gz \
+	features/yc2_epic_clip_prediction_5s.txt frames/yc2_600videos_1800frames_224px.tar
+bench-embedded: embedded-data $(READY)
+	@$(BIN)/python benchmarks/embedded.py "$(DATA)"
+
+embedded-data:
+	@for file in $(NEEDED); do test -f "$(DATA)/$$file" || missing="$$missing $$file"; done; \
+		test -z "$$missing" || { echo "make bench-embedded DATA=FOLDER: $(DATA) lacks$$missing (docs/data.md)"; exit 2; }
+
 # METEOR in C against METEOR in Python on 100,000 hostile pairs, under AddressSanitizer (minutes).
 fuzz: $(READY)
 	$(BIN)/python tests/evaluation/fuzz_meteor.py
 
-# torch comes first: a later resolver step must not swap it for another build.
-$(READY): pyproject.toml setup.py constraints.txt src/starc/evaluation/_meteor.c
+# torch comes first: a later resolver step must not swap it for another build. pip shows its own bars.
+define install
 	@test -n "$(PYTHON)" || { echo "no Python found: install Python 3.11, or make PYTHON=/path/to/python"; exit 1; }
-	@echo "Setting up .venv (once, some minutes)"
+	@echo "Setting up .venv (once, one minute or two and the download)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "no venv: apt-get install python3-venv"; exit 1; }
-	@$(BIN)/python -m pip install -qq -c constraints.txt torch
-	@$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
+	@$(PIP) torch
+	@$(PIP) -e '.[$(1)]'
 	@touch $@
+endef
+
+$(DEMO) $(READY): pyproject.toml setup.py constraints.txt src/starc/evaluation/_meteor.c
+	$(call install,$(if $(filter $(DEMO),$@),viewer,dev))
 
 clean:
 	rm -rf .venv build out src/*.egg-info src/starc/evaluation/*.so

@@ -1,6 +1,7 @@
-"""From file to captions: the sample, decoding, overlap of stages, cache, memory.
+"""From file to captions: the sample, idle and busy; decoding, overlap of stages, cache, memory.
 
-    python benchmarks/pipeline.py [--full | --quick] [--only sample decoding overlap cache memory]
+    python benchmarks/pipeline.py [--full | --quick]
+        [--only sample busy decoding overlap cache memory]
 
 One JSON line per claim. The sample is examples/scrambled_eggs.mp4 with the embedded model, as one
 runs it: `starc caption` as a process of its own, with an empty cache and then with its cache,
@@ -15,6 +16,9 @@ Overlap compares one way of working with three: each video through all stages be
 with as many threads as a user has by default; the same with one thread; and by default threads in
 fours, whose stages still follow each other but whose decoding is shared. `others_cpu_s` is what the
 rest of the machine took meanwhile: where that is not near zero, the ratios mean little.
+
+Busy is the sample again, with an empty cache, on the machine as it is and beside one busy process
+per core: as a user runs it, with one thread, and with threads that spin while they wait.
 """
 
 from __future__ import annotations
@@ -28,9 +32,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from measure import (
@@ -59,6 +63,7 @@ from starc.retrieval.datastore import CaptionStore
 Size = int
 """0 quick, 1 usual, 2 full."""
 RUNS = (1, 2, 2)
+SAMPLE = Path(__file__).parents[1] / "examples/scrambled_eggs.mp4"
 SETTINGS = [
     "temporal.features=1280", "temporal.depth=6", "temporal.heads=8", "t5.width=512",
     "t5.feed_forward=2048", "t5.layers=6", "t5.decoder_layers=6", "t5.heads=8",
@@ -188,29 +193,73 @@ def own_cpu() -> float:
     return cpu_seconds() + cpu_seconds(children=True)
 
 
+class Ran(NamedTuple):
+    """One run of a command."""
+
+    wall: float
+    cpu: float
+    """Seconds of it and of its children."""
+    most: int
+    """Bytes that all its processes held together."""
+    held: list[tuple[float, int]]
+    """Seconds since the start, bytes."""
+
+
+def starc_caption(*arguments: object, cache: Path, **environment: str) -> Ran:
+    """`starc caption` as a process of its own."""
+    began, before, held = time.perf_counter(), cpu_seconds(children=True), []
+    child = subprocess.Popen(
+        [sys.executable, "-m", "starc", "caption", *map(str, arguments)],
+        env=os.environ | {"XDG_CACHE_HOME": str(cache), **environment},
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    while child.poll() is None:
+        held.append((time.perf_counter() - began, session_bytes(child.pid)))
+        time.sleep(0.05)
+    assert child.returncode == 0, f"starc caption {arguments}: exit code {child.returncode}"
+    wall, used = time.perf_counter() - began, cpu_seconds(children=True) - before
+    return Ran(wall, used, max(bytes for _, bytes in held), held)
+
+
 def sample(folder: Path, size: Size) -> None:
-    video = Path(__file__).parents[1] / "examples/scrambled_eggs.mp4"
-    length, most = probe(video).duration, 0
-    others = machine_cpu_seconds() - own_cpu()
-    seconds: list[float] = []
-    for run in range(1 + RUNS[size]):
-        out = folder / f"out {run}"
-        began = time.perf_counter()
-        child = subprocess.Popen(
-            [sys.executable, "-m", "starc", "caption", video, "--out", out],
-            env=os.environ | {"XDG_CACHE_HOME": str(folder / "cache")},
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        while child.poll() is None:
-            most = max(most, session_bytes(child.pid))
-            time.sleep(0.02)
-        seconds.append(time.perf_counter() - began)
-        assert child.returncode == 0 and any(out.iterdir())
-    cold, warm = seconds[0], min(seconds[1:])
+    length, others = probe(SAMPLE).duration, machine_cpu_seconds() - own_cpu()
+    runs = [
+        starc_caption(SAMPLE, "-o", folder / f"out {run}", cache=folder / "cache")
+        for run in range(1 + RUNS[size])
+    ]
+    cold, warm = runs[0].wall, min(run.wall for run in runs[1:])
     report("sample", video_s=length, cold_s=cold, cold_realtime=length / cold, warm_s=warm,
-           warm_realtime=length / warm, peak_mb=most / 2**20,
+           warm_realtime=length / warm, peak_mb=max(run.most for run in runs) / 2**20,
            others_cpu_s=machine_cpu_seconds() - own_cpu() - others)  # fmt: skip
+
+
+def busy(folder: Path, size: Size) -> None:
+    ways: dict[str, tuple[list[str], dict[str, str]]] = {
+        "default": ([], {}),
+        "one_thread": (["--threads", "1"], {}),
+        "spinning": ([], {"OMP_WAIT_POLICY": "active", "KMP_BLOCKTIME": "200"}),
+    }
+    for neighbours in (0, os.cpu_count() or 1):
+        others = machine_cpu_seconds() - own_cpu()
+        spinning = [
+            subprocess.Popen([sys.executable, "-c", "while 1: 0"]) for _ in range(neighbours)
+        ]
+        figures = {}
+        try:
+            for name, (options, environment) in ways.items():
+                place = folder / f"{name} {neighbours}"
+                ran = starc_caption(
+                    SAMPLE, "-o", place, *options, cache=place / "cache", **environment
+                )
+                figures |= {f"{name}_s": ran.wall, f"{name}_cpu_s": ran.cpu}
+        finally:
+            for child in spinning:
+                child.kill()
+                child.wait()
+        taken = machine_cpu_seconds() - own_cpu() - others
+        report("beside busy processes" if neighbours else "on the machine as it is",
+               neighbours=neighbours, **figures, others_cpu_s=taken)  # fmt: skip
 
 
 def cache(folder: Path, size: Size) -> None:
@@ -249,27 +298,31 @@ def peak(path: Path, cache: Path, queue: Any) -> None:
 
 CLAIMS = {
     "sample": sample,
+    "busy": busy,
     "decoding": decoding,
     "overlap": overlap,
     "cache": cache,
     "memory": memory,
 }
+NO_FILMS = ("sample", "busy", "resume")
+"""Claims whose videos are not made with ffmpeg."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def run(claims: Mapping[str, Callable[[Path, Size], None]], what: str) -> None:
+    """The command line: which claims, and how large."""
+    parser = argparse.ArgumentParser(description=what)
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--full", dest="size", action="store_const", const=2, default=1)
     sizes.add_argument("--quick", dest="size", action="store_const", const=0)
-    parser.add_argument("--only", nargs="+", choices=CLAIMS, default=list(CLAIMS))
+    parser.add_argument("--only", nargs="+", choices=claims, default=list(claims))
     arguments = parser.parse_args()
     for name in arguments.only:
-        if name != "sample" and shutil.which("ffmpeg") is None:
+        if name not in NO_FILMS and shutil.which("ffmpeg") is None:
             print(f"skipped: {name}, ffmpeg is not installed; the videos are made with it")
             continue
         with tempfile.TemporaryDirectory() as folder:
-            CLAIMS[name](Path(folder), arguments.size)
+            claims[name](Path(folder), arguments.size)
 
 
 if __name__ == "__main__":
-    main()
+    run(CLAIMS, __doc__.splitlines()[0])

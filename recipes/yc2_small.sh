@@ -1,12 +1,12 @@
 #!/bin/sh
 # The tables of docs/benchmarks.md: sh recipes/yc2_small.sh DATA OUT
 # YouCook2 with what is real at hand (DATA as in docs/data.md) and a small T5 from scratch. The first
-# stage is that of tiny_youcook2.sh, which is run first; then every row goes through the same second
+# stage is that of small_youcook2.sh, which is run first; then every row goes through the same second
 # stage. Some four hours on two cores in all.
 set -eu
 data=$1 out=$2
 here=$(dirname "$0")
-[ -e "$out/tiny-youcook2" ] || sh "$here/tiny_youcook2.sh" "$data" "$out"
+[ -e "$out/tiny-youcook2" ] || sh "$here/small_youcook2.sh" "$data" "$out"
 
 python "$here/baselines.py" "$out/data" "$out/baselines"
 for name in random speech nearest; do

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -64,6 +66,31 @@ def test_the_core_captions(tmp_path: Path) -> None:
     done = core_only("caption", video, "--format", "json", "--out", tmp_path / "clip.json")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "moonshine" in (tmp_path / "clip.json").read_text("utf-8")
+
+
+def test_the_demonstration_needs_no_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = core_only(ROOT / "examples/demo.py")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Against the reference: F1" in done.stdout
+    found = json.loads((tmp_path / "out/scrambled_eggs.json").read_text())
+    assert len(found["events"]) >= 3
+    assert any("egg" in event["caption"] for event in found["events"])
+    assert (tmp_path / "out/scrambled_eggs.vtt").read_text().startswith("WEBVTT")
+    assert "<svg" in (tmp_path / "out/scrambled_eggs.html").read_text()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_installs_the_test_tools_for_tests_only() -> None:
+    def installed(target: str) -> list[str]:
+        command = ["make", "-n", "-B", target, "READY=absent"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return re.findall(r"-e '\.\[(\w+)\]'", done.stdout)
+
+    assert installed("demo") == ["viewer"]
+    assert installed("test") == ["dev"]
 
 
 @pytest.mark.parametrize(

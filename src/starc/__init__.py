@@ -7,6 +7,7 @@ for event in starc.load("my-model").caption("talk.mp4").events:
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ __all__ = [
     "score",
 ]
 __version__ = version("starc")
+# Before torch is imported: threads that wait for each other sleep instead of spinning. On a busy
+# machine spinning threads keep those they wait for from running.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("KMP_BLOCKTIME", "0")
 _HOMES = {
     "Captioner": "starc.inference.pipeline",
     "Options": "starc.inference.pipeline",

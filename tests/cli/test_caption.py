@@ -11,6 +11,8 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,20 +175,12 @@ def test_events_below_a_confidence_are_left_out(
         assert len(json.loads((out / "a.json").read_text())["events"]) == count
 
 
-def test_waiting_threads_sleep_unless_the_user_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    monkeypatch.setenv("KMP_BLOCKTIME", "7")
-    before = torch.get_num_threads()
-    caption._set_threads(None)
-    assert (os.environ["OMP_WAIT_POLICY"], os.environ["KMP_BLOCKTIME"]) == ("passive", "7")
-    assert torch.get_num_threads() == before
-    try:
-        caption._set_threads(3)
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(before)
+def test_waiting_threads_sleep_unless_the_user_says_otherwise() -> None:
+    program = "import starc, os; print(os.environ['OMP_WAIT_POLICY'], os.environ['KMP_BLOCKTIME'])"
+    env = {**os.environ, "KMP_BLOCKTIME": "7"}
+    env.pop("OMP_WAIT_POLICY", None)
+    said = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert said.stdout.split() == ["passive", "7"]
 
 
 def test_quiet_says_only_errors(
@@ -279,6 +273,49 @@ def test_many_videos_into_a_folder(
     assert "low confidence" not in capsys.readouterr().err
 
 
+def test_a_video_comes_through_a_pipe(
+    model: Path, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video, out = colour_clip(tmp_path / "a.mp4", seconds=5), tmp_path / "a.json"
+    monkeypatch.setattr(pipeline, "EMBEDDED", model)
+    command = ["caption", "-", "--speech", "none", "-o", str(out)]
+    result = CliRunner().invoke(app, command, input=video.read_bytes())
+    assert result.exit_code == 0, result.exception
+    assert json.loads(out.read_text())["duration"] == pytest.approx(5, abs=0.1)
+
+
+def test_a_folder_is_watched_until_ctrl_c(
+    model: Path,
+    options: Options,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    looks = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            colour_clip(folder / "a.mp4", seconds=5)
+        if looks == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("starc.inference.jobs.time.sleep", sleep)
+    many = functools.partial(
+        caption.caption_folder, [folder], str(model), out, options, ["csv", "predictions"], Output()
+    )
+    assert many(watch=True) == Counts(done=1)
+    assert (out / "a.csv").is_file() and "a" in (out / "predictions.json").read_text()
+    assert "1 videos are done and kept" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"--watch .*absent: not a folder"):
+        caption.caption_folder(
+            [tmp_path / "absent"], str(model), out, options, (), Output(), watch=True
+        )
+
+
 def test_what_is_one_and_what_is_many(tmp_path: Path) -> None:
     video = tmp_path / "a.mp4"
     assert caption.is_single([video], None)
@@ -356,8 +393,45 @@ def test_the_guide_can_be_followed(talks: None, tmp_path: Path) -> None:
     exec(compile(python, "docs/captioning.md", "exec"), {})
 
 
-def blocks(language: str) -> list[str]:
-    guide = (Path(__file__).parents[2] / "docs/captioning.md").read_text("utf-8")
+def test_the_python_page_runs(talks: None, tmp_path: Path) -> None:
+    event = {"timestamps": [[0, 3]], "sentences": ["w1"], "duration": 6}
+    (tmp_path / "reference.json").write_text(json.dumps({"talk": event}))
+    found: dict[str, Any] = {}
+    exec(compile("\n".join(blocks("python", "python.md")), "docs/python.md", "exec"), found)
+    assert found["failed"] == [] and found["report"].metrics["F1"] >= 0
+    assert '<video src="talk.mp4"' in (tmp_path / "talk.html").read_text("utf-8")
+
+
+def test_the_python_page_names_everything() -> None:
+    page = (Path(__file__).parents[2] / "docs/python.md").read_text("utf-8")
+    for name in starc.__all__:
+        assert f"starc.{name}" in page, name
+    for kind in (Options, starc.Captioned, starc.Event, starc.Sentence, starc.Segment):
+        for spec in dataclasses.fields(kind):
+            assert re.search(rf"`{spec.name}\b", page), f"{kind.__name__}.{spec.name}"
+
+
+def test_videos_one_after_another(captioner: Captioner, tmp_path: Path) -> None:
+    folder, said = tmp_path / "in", list[tuple[str, float, float]]()
+    folder.mkdir()
+    colour_clip(folder / "a.mp4", seconds=4)
+    (folder / "b.mp4").write_text("no video")
+    failed = []
+    captioned = captioner.caption_all(
+        folder,
+        on_error=lambda video, error: failed.append((video.name, str(error))),
+        on_progress=lambda *told: said.append(told),
+    )
+    assert [one.video for one in captioned] == ["a.mp4"]
+    assert [told for told in said if told[0] == "videos"] == [("videos", n, 2) for n in range(3)]
+    ((name, error),) = failed
+    assert name == "b.mp4" and "not a video" in error
+    with pytest.raises(VideoError, match="not a video"):
+        list(captioner.caption_all([folder / "b.mp4"]))
+
+
+def blocks(language: str, page: str = "captioning.md") -> list[str]:
+    guide = (Path(__file__).parents[2] / "docs" / page).read_text("utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```$", guide, flags=re.S | re.M)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from starc.inference.jobs import (
     find_videos,
     looks_like_video,
     make_jobs,
+    watched,
 )
 from support.clips import grey_clip
 
@@ -122,3 +124,34 @@ def test_a_name_stays_with_the_video_that_had_it_first(tmp_path: Path) -> None:
     ]
     first.unlink()  # and when it is gone, the name is free
     assert make_jobs([(second, tmp_path)], out, ["json"])[0].name == "pair"
+
+
+def test_a_watched_folder_gives_a_video_once_it_has_stopped_growing(tmp_path: Path) -> None:
+    folder, growing = tmp_path / "in", tmp_path / "in" / "a.mp4"
+    folder.mkdir()
+
+    def write() -> Iterator[object]:
+        for size in (1, 2, 3):  # a look of the watcher lies between two of these
+            growing.write_bytes(b"x" * size)
+            (folder / "b.mp4.part").write_bytes(b"\0\0\0\x20ftypisom")
+            yield
+        os.rename(folder / "b.mp4.part", folder / "b.mp4")
+        yield from range(3)
+        growing.write_bytes(b"changed")
+        yield from range(3)
+
+    writer, seen = write(), list[list[tuple[str, bytes]]]()
+    looks = watched([folder], tmp_path, ["json"], pause=0.0)
+
+    def sleep(seconds: float) -> None:
+        next(writer)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr("starc.inference.jobs.time.sleep", sleep)
+        for jobs in looks:
+            seen.append([(job.name, job.video.read_bytes()[:8]) for job in jobs])
+    assert seen == [
+        [("a", b"xxx")],
+        [("b", b"\0\0\0\x20ftyp")],
+        [("a", b"changed")],
+    ]

@@ -7,6 +7,7 @@ import sys
 import types
 from fractions import Fraction
 from pathlib import Path
+from typing import ClassVar
 
 import av
 import numpy as np
@@ -51,14 +52,19 @@ def whisper(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
 
     class WhisperModel:
         def __init__(self, model: str) -> None:
+            self.model = types.SimpleNamespace(is_multilingual=not model.endswith(".en"))
             if model == "nowhere":
                 raise OSError("no connection\nto the hub")
+
+        def detect_language(self, samples: np.ndarray) -> tuple[str, float, list[object]]:
+            unsure = not calls and len(samples) < 2.5 * audio.RATE
+            return *(("cy", 0.2) if unsure else ("de", 0.9)), []
 
         def transcribe(self, samples: np.ndarray, **options: object) -> tuple[object, object]:
             assert samples.dtype == np.float32 and samples.ndim == 1
             calls.append({"seconds": len(samples) / 16_000, **options})
             part = types.SimpleNamespace(start=0.5, end=1.0, text=" Hello  there. ")
-            return iter([part]), types.SimpleNamespace(language="de")
+            return iter([part]), object()
 
     module = types.ModuleType("faster_whisper")
     module.WhisperModel = WhisperModel  # type: ignore[attr-defined]
@@ -132,14 +138,87 @@ def test_whisper(
     monkeypatch.setattr(speech, "WHISPER_SECONDS", 2.0)
     path = write_clip(tmp_path / "a.mp4", seconds=5, audio="aac")
     found = transcribe(path, model="large-v2")
-    assert found.provenance == "faster-whisper 9.9 large-v2"
+    assert found.provenance == "faster-whisper 9.9 large-v2, translated from cy, de"
     assert len(whisper) == len(found.sentences) >= 3
     assert sum(call["seconds"] for call in whisper) == pytest.approx(5, abs=0.2)
-    # What the first window spoke is told to the others.
-    assert [call["language"] for call in whisper] == [None] + ["de"] * (len(whisper) - 1)
+    # What a window surely speaks is told to the others.
+    assert [call["language"] for call in whisper] == ["cy"] + ["de"] * (len(whisper) - 1)
+    assert {call["task"] for call in whisper} == {"translate"}
     assert found.sentences[0] == Sentence(0.5, 1.0, "Hello there.")
     starts = [said.start for said in found.sentences]
     assert starts[1] == pytest.approx(whisper[0]["seconds"] + 0.5, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("model", "language", "task", "remark"),
+    [
+        ("small", "en", "transcribe", ""),
+        ("small", "fr", "translate", ", translated from fr"),
+        ("small.en", None, "transcribe", ""),
+    ],
+)
+def test_whisper_translates_what_is_not_english(
+    tmp_path: Path,
+    whisper: list[dict[str, object]],
+    model: str,
+    language: str | None,
+    task: str,
+    remark: str,
+) -> None:
+    path = write_clip(tmp_path / "a.mp4", seconds=3, audio="aac")
+    found = transcribe(path, engine="whisper", model=model, language=language)
+    assert found.provenance == f"faster-whisper 9.9 {model}{remark}"
+    assert [(call["task"], call["language"]) for call in whisper] == [(task, language or "en")]
+
+
+class Ears:
+    """A moonshine that hears `said` the first time and `again` the second."""
+
+    hearings: ClassVar[list[str]] = []
+    said: ClassVar[list[str]] = []
+
+    def __enter__(self) -> "Ears":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def hear(self, samples: np.ndarray) -> None:
+        pass
+
+    def lines(self) -> list[tuple[float, float, str]]:
+        text = self.said[len(self.hearings)]
+        self.hearings.append(text)
+        return [(0.0, 2.0, text)]
+
+
+RADISH = "so if the challenge we recapture from the stucco cut the radish"
+
+
+@pytest.mark.parametrize(
+    ("said", "again", "english"),
+    [
+        ("peel the potatoes and cut them into small pieces", "", True),
+        (RADISH, "so in the kitchen lead and coffee for the stick can we", False),
+        ("hello there", "halo dare", True),  # too few words to tell
+    ],
+)
+def test_speech_that_is_not_english_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, again: str, english: bool
+) -> None:
+    monkeypatch.setattr(speech.moonshine, "Listener", Ears)
+    monkeypatch.setattr(Ears, "said", [said, again or said, said])
+    monkeypatch.setattr(Ears, "hearings", [])
+    path = write_clip(tmp_path / "a.mp4", seconds=3, audio="aac")
+    for _ in range(2):  # the second answer is the cache's
+        found = transcribe(path)
+        assert bool(found.sentences) == english
+        assert ("does not sound like English" in found.provenance) == (not english)
+    assert len(Ears.hearings) <= 2
+    if not english:
+        with pytest.raises(SpeechError, match="--language en takes it for English"):
+            transcribe(path, engine="moonshine")
+        assert transcribe(path, engine="moonshine", language="en").sentences
 
 
 def test_whisper_without_its_model(tmp_path: Path, whisper: list[dict[str, object]]) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+import tempfile
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from starc.output import html
 from starc.types import Captioned, Event, Retrieved, Segment, Sentence
@@ -75,6 +81,33 @@ def test_captions_are_text_and_never_markup() -> None:
     assert not [
         name for _, attributes in reader.tags for name in attributes if name.startswith("on")
     ]
+
+
+def test_the_page_plays_the_video_beside_it() -> None:
+    text = html.render(everything(EVIL), "a%20%22b.mp4")
+    reader = Reader()
+    reader.feed(text)
+    assert not reader.open
+    (player,) = [attributes for tag, attributes in reader.tags if tag == "video"]
+    assert player["src"] == "a%20%22b.mp4"
+    seeks = [a["href"] for _, a in reader.tags if "data-seek" in a]
+    assert seeks.count("a%20%22b.mp4#t=30.00") == 1 and "#event-2" in seeks
+    # The policy lets this one script run and no other.
+    (script,) = re.findall(r"<script>(.*?)</script>", text, flags=re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
+
+
+def test_a_page_knows_the_way_to_its_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "pages").mkdir()
+    for name, link in (("a b#1.mp4", "../a%20b%231.mp4"), ("c:d?.mp4", "../c%3Ad%3F.mp4")):
+        page = tmp_path / "pages" / "a.html"
+        everything().save(page, source=tmp_path / name)
+        assert f'<video src="{link}"' in page.read_text("utf-8")
+    fetched = Path(tempfile.gettempdir(), "starc-x", "stdin")
+    everything().save(page, source=fetched)
+    assert "<video" not in page.read_text("utf-8")
 
 
 def test_nothing_is_fetched() -> None:

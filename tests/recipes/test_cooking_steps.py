@@ -31,7 +31,7 @@ def test_the_same_seed_gives_the_same_steps(recipe: ModuleType, steps: list[str]
 
 
 def test_the_shipped_datastore_is_what_the_script_writes(steps: list[str]) -> None:
-    shipped = ROOT / "src/starc/assets/tiny-youcook2/datastore/captions.jsonl"
+    shipped = ROOT / "src/starc/assets/small-youcook2/datastore/captions.jsonl"
     lines = shipped.read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == [
         {"caption": step, "video": None} for step in steps

@@ -2,6 +2,7 @@
 
 python tests/support/core_only.py MODULE,MODULE ARGUMENT…
 python tests/support/core_only.py MODULE,MODULE --import NAME…
+python tests/support/core_only.py MODULE,MODULE PROGRAM.py
 """
 
 import importlib
@@ -29,6 +30,9 @@ if __name__ == "__main__":
     if arguments[0] == "--import":
         for name in arguments[1:]:
             importlib.import_module(name)
+    elif arguments[0].endswith(".py"):
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
     else:
         sys.argv = ["starc", *arguments]
         runpy.run_module("starc", run_name="__main__")

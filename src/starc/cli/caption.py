@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,24 +12,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from starc.cli.progress import bar, err, note
+from starc.cli.progress import bar, err, note, stages
 from starc.errors import ConfigError, StarcError
 from starc.types import Captioned
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
     from starc.inference.batch import Counts, Output
-    from starc.inference.jobs import Manifest
+    from starc.inference.jobs import Job, Manifest, ManifestRow
     from starc.inference.pipeline import Captioner, Options
 
 FOLDER_FORMATS = ("json", "vtt")
 """Written for many videos, where the user names none."""
 PREDICTIONS = "predictions.json"
 ENGINES = ("local", "ray")
-UNITS = {"watching": "frames", "listening": "seconds"}
 
 
 def caption(
-    inputs: Annotated[list[Path], typer.Argument(help="Videos, folders of them, lists (.txt).")],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Videos, folders of them, lists (.txt), addresses (https://…, with yt-dlp), or - "
+            "for standard input."
+        ),
+    ],
     model: Annotated[
         str | None, typer.Option(help="A model folder or hub id; else the small embedded one.")
     ] = None,
@@ -90,28 +96,38 @@ def caption(
         str, typer.Option(help="local, or ray: on all machines of a Ray cluster.")
     ] = "local",
     resume: Annotated[bool, typer.Option(help="Skip what an earlier run has done.")] = True,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on with videos that come into the folders.")
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that starc did not write.")
     ] = False,
     min_confidence: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Leave out events that are less sure than this.")
     ] = 0.0,
+    force: Annotated[
+        bool, typer.Option("--force", help="Caption also what is not of the model's kind.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say what is done, and what with.")
     ] = False,
 ) -> None:
     """Caption videos. One video goes to a file or to stdout, many into a folder."""
-    _set_threads(threads)
     _set_voice(quiet=quiet, verbose=verbose)
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
     from starc.inference.batch import Output, doubts
     from starc.inference.pipeline import EMBEDDED, Captioner, Options, speech_options
     from starc.media.container import MediaLimits
+    from starc.media.sources import local_files
 
     if model is None:
         model = str(EMBEDDED)
         err.print(
-            "Using the embedded model starc-tiny-youcook2: small, and it knows kitchens only. "
+            "Using the embedded model starc-small-youcook2: it knows kitchens only. "
             "For a full-size one: --model FOLDER (docs/model-card.md)",
             highlight=False,
         )
@@ -122,6 +138,7 @@ def caption(
         image_encoder=image_encoder,
         device=device,
         precision=precision,
+        force=force,
         limits=MediaLimits.parse(limits or ()),
         **speech_options(speech),
     )
@@ -131,35 +148,28 @@ def caption(
         overwrite=overwrite,
         min_confidence=min_confidence,
     )
-    if is_single(inputs, target):
-        captioned, notes = caption_file(
-            inputs[0], Captioner(model, options), target, formats or (), output
-        )
-        for line in (*doubts(captioned), *notes):
-            note(line)
-        for what, value in captioned.provenance.items() if verbose else ():
-            note(value, kind=what)
-        return
-    counts = caption_folder(
-        inputs, model, target, options, formats or (), output, engine=engine, resume=resume
-    )
+    with local_files(inputs, options.limits, language=language, on_fetch=_say_fetching) as videos:
+        if is_single(videos, target) and not watch:
+            captioned, notes = caption_file(
+                videos[0], Captioner(model, options), target, formats or (), output
+            )
+            for line in (*doubts(captioned), *notes):
+                note(line)
+            for what, value in captioned.provenance.items() if verbose else ():
+                note(value, kind=what)
+            return
+        counts = caption_folder(
+            videos, model, target, options, formats or (), output, engine=engine, resume=resume,
+            watch=watch,
+        )  # fmt: skip
     err.print(
         f"{counts.done} done, {counts.skipped} done before, {counts.failed} failed", highlight=False
     )
     raise typer.Exit(counts.exit_code)
 
 
-def _set_threads(threads: int | None) -> None:
-    """Before torch is imported: threads that wait for each other sleep instead of spinning.
-
-    On a busy machine spinning threads keep those they wait for from running.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    os.environ.setdefault("KMP_BLOCKTIME", "0")
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+def _say_fetching(address: str) -> None:
+    err.print(f"Fetching {address} with yt-dlp", highlight=False, markup=False, soft_wrap=True)
 
 
 def _set_voice(*, quiet: bool, verbose: bool) -> None:
@@ -197,16 +207,7 @@ def caption_file(
         raise ConfigError(f"-o {out}: there is no folder {out.parent}; make it first")
     if out is not None:
         check_target(out, overwrite=output.overwrite)
-    with bar("{task.description}", "{task.fields[unit]}") as progress:
-        progress.live.transient = True
-        task = progress.add_task("loading", total=None, unit="")
-
-        def on_progress(stage: str, done: float, total: float) -> None:
-            unit = UNITS.get(stage, "")
-            progress.update(
-                task, description=stage, completed=int(done), total=int(total) or None, unit=unit
-            )
-
+    with stages() as on_progress:
         captioned, doubtful = output.select(captioner.caption(video, on_progress=on_progress))
     chosen: dict[str, Any] = {
         "format": format,
@@ -234,14 +235,15 @@ def caption_folder(
     *,
     engine: str = "local",
     resume: bool = True,
+    watch: bool = False,
 ) -> Counts:
-    """Caption videos, folders and lists into a folder.
+    """Caption videos, folders and lists into a folder; with `watch`, until Ctrl-C.
 
     Our JSON is always among the formats: the viewer and `predictions`, which is one file for all
     videos, are made of it.
     """
     from starc.inference import batch, cluster
-    from starc.inference.jobs import Manifest, ManifestRow, find_videos, make_jobs
+    from starc.inference.jobs import Manifest, find_jobs
     from starc.inference.pipeline import Captioner
     from starc.output.formats import check_format, is_file_name
 
@@ -252,43 +254,66 @@ def caption_folder(
         raise ConfigError(f"-o: many videos need a folder for their files ({found}); name one")
     wanted = [check_format(format, output.mode) for format in formats or FOLDER_FORMATS]
     chosen = dict.fromkeys(["json", *wanted])
-    jobs = make_jobs(find_videos(inputs, out=out), out, [f for f in chosen if f != "predictions"])
-    captioner = Captioner(model, options)
-    with bar("Captioning") as progress, Manifest(out) as manifest, _what_is_kept(manifest):
-        task = progress.add_task("", total=len(jobs))
-        before = dict(manifest.rows)
-
-        def on_row(row: ManifestRow) -> None:
-            progress.advance(task)
-            if before.get(row.name) is row:
-                return  # said by the run that wrote it
-            for line in row.notes if row.status == "done" else (row.error,):
-                named = line if Path(row.video).name in line else f"{row.video}: {line}"
-                named = named.encode("utf-8", "replace").decode()
-                progress.console.print(named, highlight=False, markup=False, soft_wrap=True)
-                if row.status != "done" and err.quiet:
-                    sys.stderr.write(f"{named}\n")
-
+    files = [f for f in chosen if f != "predictions"]
+    looks = _looks(inputs, out, files, engine) if watch else iter([find_jobs(inputs, out, files)])
+    captioner, counts = Captioner(model, options), batch.Counts()
+    jobs: dict[str, Job] = {}
+    with bar("Captioning") as progress, Manifest(out) as manifest, _what_is_kept(manifest, watch):
+        task = progress.add_task("", total=None if watch else 0)
+        on_row = functools.partial(_say_row, progress, task, dict(manifest.rows))
         common: dict[str, Any] = {"output": output, "resume": resume, "on_row": on_row}
-        if engine == "ray":
-            make = functools.partial(Captioner, model, options)
-            settings = batch.settings_of(captioner, output)
-            counts = cluster.run(jobs, make, manifest, settings=settings, **common)
-        else:
-            with batch.shared_cores():
-                counts = batch.run(jobs, captioner, manifest, **common)
-        if "predictions" in chosen:
-            overwrite = output.overwrite
-            batch.write_predictions(jobs, manifest, out / PREDICTIONS, overwrite=overwrite)
+        for look in looks:
+            jobs |= {job.name: job for job in look}
+            progress.update(task, total=len(jobs))
+            if engine == "ray":
+                make = functools.partial(Captioner, model, options)
+                settings = batch.settings_of(captioner, output)
+                counts += cluster.run(look, make, manifest, settings=settings, **common)
+            else:
+                with batch.shared_cores():
+                    counts += batch.run(look, captioner, manifest, **common)
+            if "predictions" in chosen:
+                batch.write_predictions(
+                    [*jobs.values()], manifest, out / PREDICTIONS, overwrite=output.overwrite
+                )
     return counts
 
 
+def _looks(
+    inputs: Sequence[Path], out: Path, formats: Sequence[str], engine: str
+) -> Iterator[list[Job]]:
+    from starc.inference.jobs import watched
+
+    if engine != "local":
+        raise ConfigError(f"--watch: works on this machine alone, not with --engine {engine}")
+    for folder in inputs:
+        if not folder.is_dir():
+            raise ConfigError(f"--watch {folder}: not a folder; name one that videos come into")
+    err.print("Watching for videos; Ctrl-C ends it", highlight=False)
+    return watched(inputs, out, formats)
+
+
+def _say_row(
+    progress: Progress, task: TaskID, before: dict[str, ManifestRow], row: ManifestRow
+) -> None:
+    progress.advance(task)
+    if before.get(row.name) is row:
+        return  # said by the run that wrote it
+    for line in row.notes if row.status == "done" else (row.error,):
+        named = line if Path(row.video).name in line else f"{row.video}: {line}"
+        named = named.encode("utf-8", "replace").decode()
+        progress.console.print(named, highlight=False, markup=False, soft_wrap=True)
+        if row.status != "done" and err.quiet:
+            sys.stderr.write(f"{named}\n")
+
+
 @contextmanager
-def _what_is_kept(manifest: Manifest) -> Iterator[None]:
-    """On Ctrl-C, say what is done and how to go on."""
+def _what_is_kept(manifest: Manifest, watch: bool) -> Iterator[None]:
+    """On Ctrl-C, say what is done and how to go on; it is the way to end watching."""
     try:
         yield
     except KeyboardInterrupt:
         done = sum(row.status == "done" for row in manifest.rows.values())
         note(f"{done} videos are done and kept in {manifest.folder}; the same command goes on")
-        raise
+        if not watch:
+            raise

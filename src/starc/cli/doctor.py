@@ -25,6 +25,7 @@ EXTRAS = {
     "train": "training",
     "eval": "METEOR and SODA_c in `starc score`",
     "whisper": "speech recognition with Whisper",
+    "url": "videos at an address, through yt-dlp",
     "viewer": "the page to watch and correct",
     "ray": "many machines",
     "faiss": "datastores above a million captions",

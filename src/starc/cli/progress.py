@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 out = Console()
 err = Console(stderr=True)
+UNITS = {"watching": "frames", "listening": "seconds"}
 
 
 def bar(name: str, *more: str) -> Progress:
@@ -18,6 +21,20 @@ def bar(name: str, *more: str) -> Progress:
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     texts = (TextColumn(text) for text in more)
     return Progress(*columns, *texts, console=err, disable=not err.is_terminal)
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str, float, float], None]]:
+    """The bar of one video, which shows what it is told: stage, how far, how far it goes."""
+    with bar("{task.description}", "{task.fields[unit]}") as progress:
+        progress.live.transient = True
+        task = progress.add_task("loading", total=None, unit="")
+
+        def on_progress(stage: str, done: float, total: float) -> None:
+            unit, whole = UNITS.get(stage, ""), int(total) or None
+            progress.update(task, description=stage, completed=int(done), total=whole, unit=unit)
+
+        yield on_progress
 
 
 def print_json(value: Any) -> None:

@@ -41,6 +41,8 @@ log = logging.getLogger("starc")
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNSURE = 0.25
 """Median confidence of a video's events below which they are called guesses."""
+NO_DOUBT = ("no sound", "not asked for")
+"""Why there may be no speech without a word about it."""
 WORKERS = 2
 """Threads that read videos."""
 PATIENCE = 3.0
@@ -114,6 +116,9 @@ def doubts(captioned: Captioned) -> tuple[str, ...]:
     lines = []
     if captioned.provenance.get("frames", "").startswith("none"):
         lines.append("no pictures: the captions are made of the speech alone")
+    nothing, _, why = captioned.provenance.get("speech", "").partition(": ")
+    if nothing == "none" and why not in NO_DOUBT:
+        lines.append(f"the speech was left out: {why}")
     if (unfamiliar := captioned.provenance.get("unfamiliar")) and not captioned.events:
         lines.append(f"not captioned: {unfamiliar}; --force shows what it would say")
     elif unfamiliar:
@@ -141,6 +146,11 @@ class Counts:
         if row.status == "done":
             return Counts(self.done + 1, self.failed, self.skipped)
         return Counts(self.done, self.failed + 1, self.skipped)
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.done + other.done, self.failed + other.failed, self.skipped + other.skipped
+        )
 
     @property
     def exit_code(self) -> int:

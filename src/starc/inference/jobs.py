@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -38,9 +39,10 @@ if sys.platform != "win32":
 # fmt: off
 OTHER_ENDINGS = frozenset({
     ".m4a", ".mka", ".oga", ".ogg", ".opus", ".heic", ".heif", ".avif", ".cr3",
+    ".part", ".crdownload", ".download", ".tmp",
 })
 # fmt: on
-"""Sound and pictures whose first bytes look like those of a video."""
+"""Sound, pictures and downloads under way, whose first bytes look like those of a video."""
 MAGIC = (
     b"\x1a\x45\xdf\xa3",  # Matroska, WebM
     b"\x30\x26\xb2\x75\x8e\x66\xcf\x11",  # ASF, WMV
@@ -49,6 +51,8 @@ MAGIC = (
     b"OggS",
 )
 MANIFEST = "manifest.jsonl"
+WATCH_PAUSE = 2.0
+"""Seconds between two looks at a watched folder."""
 LIST_ENDINGS = frozenset({".txt", ".lst", ".list"})
 COPY = ".chapters"
 """Before the ending of a copy with chapters, by which such copies are known and not read again."""
@@ -203,6 +207,38 @@ def _is_same(owner: str, video: str) -> bool:
         return owner == video or os.path.samefile(owner, video)
     except (OSError, ValueError):
         return not os.path.exists(owner)
+
+
+def find_jobs(inputs: Sequence[Path], out: Path, formats: Sequence[str]) -> list[Job]:
+    """The jobs of all videos among the inputs."""
+    return make_jobs(find_videos(inputs, out=out), out, formats)
+
+
+def watched(
+    folders: Sequence[Path], out: Path, formats: Sequence[str], *, pause: float = WATCH_PAUSE
+) -> Iterator[list[Job]]:
+    """Jobs of videos that are new or have changed, as they come into folders; never ends.
+
+    A video counts once it is the same in two looks: until then somebody may be writing it.
+    """
+    before: set[tuple[str, int, int]] = set()
+    given: set[tuple[str, int, int]] = set()
+    while True:
+        videos = []
+        for folder in folders:
+            with suppress(VideoError):  # empty as yet
+                videos += find_videos([folder], out=out)
+        now = {}
+        for job in make_jobs(videos, out, formats):
+            with suppress(OSError):
+                status = job.video.stat()
+                now[job.name, status.st_size, status.st_mtime_ns] = job
+        settled = [state for state in now if state in before and state not in given]
+        if settled:
+            given |= set(settled)
+            yield [now[state] for state in settled]
+        before = set(now)
+        time.sleep(pause)
 
 
 def _relative(video: Path, root: Path) -> Path:

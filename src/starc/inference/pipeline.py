@@ -27,10 +27,11 @@ from torch import Tensor
 
 from starc.config import BeamSearch
 from starc.decoder import precision
-from starc.errors import VideoError
+from starc.errors import StarcError, VideoError
 from starc.files import cache
 from starc.files.atomic import replacing
 from starc.inference.familiarity import why_unfamiliar
+from starc.inference.jobs import find_videos
 from starc.inference.predict import Prediction, VideoInputs, frame_plan, predict
 from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder, load_image_encoder
@@ -51,7 +52,7 @@ from starc.types import Captioned, Event, Frame
 
 log = logging.getLogger("starc")
 
-EMBEDDED = Path(__file__).parents[1] / "assets" / "tiny-youcook2"
+EMBEDDED = Path(__file__).parents[1] / "assets" / "small-youcook2"
 """The model that comes with the package."""
 CACHE_VERSION = "3"
 """Changes when the same video and settings would give other features or captions than before."""
@@ -298,6 +299,32 @@ class Captioner:
         captioned = self.caption_read([read])[0]
         on_progress("captioning", 1.0, 1.0)
         return captioned
+
+    def caption_all(
+        self,
+        videos: str | Path | Iterable[str | Path],
+        *,
+        on_error: Callable[[Path, StarcError], None] | None = None,
+        on_progress: OnProgress = lambda stage, done, total: None,
+    ) -> Iterator[Captioned]:
+        """Caption videos, folders of them and lists, one after another as they are asked for.
+
+        `on_progress` also hears of "videos", how many are done and how many there are. `on_error`
+        hears of those that cannot be captioned; without it the first one raises.
+        """
+        given = [videos] if isinstance(videos, str | Path) else videos
+        found = [video for video, _ in find_videos([Path(one) for one in given])]
+        for n, video in enumerate(found):
+            on_progress("videos", n, len(found))
+            try:
+                captioned = self.caption(video, on_progress=on_progress)
+            except StarcError as error:
+                if on_error is None:
+                    raise
+                on_error(video, error)
+            else:
+                yield captioned
+        on_progress("videos", len(found), len(found))
 
     def caption_read(self, videos: Sequence[ReadVideo]) -> list[Captioned]:
         """The model's part for several videos, which are decoded together; all or an error."""

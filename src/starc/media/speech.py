@@ -9,20 +9,22 @@ are wrong.
 
 from __future__ import annotations
 
-import contextlib
+import difflib
 import functools
 import importlib
 import importlib.util
 import json
 import logging
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 from av.stream import Disposition
 
 from starc.errors import ConfigError, MissingExtra, SpeechError, StarcError, VideoError
@@ -40,7 +42,16 @@ WHISPER_SECONDS = 600.0
 MOONSHINE_SECONDS = 30.0
 SAVE_SECONDS, SLOW_SECONDS = 10.0, 1.0
 """The speech of many videos is written so often, and after each that took longer to hear."""
-TRANSCRIPT_VERSION = "1"
+SURE_LANGUAGE = 0.5
+"""Probability from which Whisper's guess at the language counts for the rest of the file."""
+HEARD_AGAIN = 20.0
+"""Seconds of sound that moonshine hears a second time, faster by `FASTER`."""
+FASTER = 1.1
+MIN_WORDS = 8
+"""Fewer words say nothing about the language."""
+ENGLISH = 0.5
+"""Share of words that two hearings of English have in common at least."""
+TRANSCRIPT_VERSION = "2"
 """Changes when the same sound would give other sentences than before."""
 
 
@@ -57,11 +68,21 @@ Sound = Callable[[float], Iterator[audio.Window]]
 """The sound of an open file in windows of at most so many seconds; to be asked for once."""
 
 
+class Heard(NamedTuple):
+    """What a recogniser made of the sound."""
+
+    sentences: tuple[Sentence, ...]
+    remark: str = ""
+    """For the provenance."""
+    agreement: float = 1.0
+    """Share of words that a second hearing confirms."""
+
+
 class Recogniser(NamedTuple):
     """A recogniser that is installed; its model is loaded when it first listens."""
 
     name: str
-    listen: Callable[[Sound], Iterator[Sentence]]
+    listen: Callable[[Sound], Heard]
 
 
 def printable_name(path: Path) -> str:
@@ -137,7 +158,7 @@ def transcribe(
                 return _cached(path, choose(language, None), language, cache, sound)
             except (MissingExtra, SpeechError) as reason:
                 reasons.append(str(reason))
-        log.warning("%s: speech is left out (%s)", path, "; ".join(reasons))
+        log.info("%s: speech is left out (%s)", path, "; ".join(reasons))
         return Transcript((), f"none: {reasons[-1]}")
 
 
@@ -243,30 +264,52 @@ def _cached(
     name = caches.key(caches.fingerprint(path), recogniser.name, language or "", TRANSCRIPT_VERSION)
     entry = (folder or caches.cache_folder("speech")) / f"{name}.json"
     kept: Any = caches.read(entry)
-    with contextlib.suppress(TypeError, KeyError, ValueError):  # absent or damaged
+    try:
         sentences = tuple(Sentence(*row) for row in kept["sentences"])
-        return Transcript(sentences, kept["provenance"])
-    log.info("%s: listening with %s", path, recogniser.name)
-    sentences = tuple(recogniser.listen(sound))
-    rows = [[said.start, said.end, said.text] for said in sentences]
-    caches.write(entry, {"provenance": recogniser.name, "sentences": rows})
-    return Transcript(sentences, recogniser.name)
+        heard = Heard(sentences, kept["remark"], kept["agreement"])
+    except (TypeError, KeyError, ValueError):  # absent or damaged
+        log.info("%s: listening with %s", path, recogniser.name)
+        heard = recogniser.listen(sound)
+        rows = [[said.start, said.end, said.text] for said in heard.sentences]
+        caches.write(entry, {**heard._asdict(), "sentences": rows})
+    if heard.agreement < ENGLISH:
+        raise SpeechError(
+            f"{recogniser.name}: does not sound like English (a second hearing agrees on "
+            f"{heard.agreement:.0%} of the words); --speech whisper understands other languages, "
+            "--language en takes it for English"
+        )
+    return Transcript(heard.sentences, recogniser.name + heard.remark)
 
 
 def _whisper(language: str | None, model: str | None) -> Recogniser:
+    """Any language; what is not English is translated, since our models read English."""
     _require("faster_whisper", "faster-whisper", "whisper")
     chosen = model or WHISPER_MODEL
 
-    def listen(sound: Sound) -> Iterator[Sentence]:
-        whisper, spoken = _whisper_model(chosen), language
+    def listen(sound: Sound) -> Heard:
+        whisper, spoken, sentences = _whisper_model(chosen), language, list[Sentence]()
+        foreign = set[str]()
         for window in sound(WHISPER_SECONDS):
-            segments, info = whisper.transcribe(
-                window.samples, language=spoken, vad_filter=True, condition_on_previous_text=False
+            now = spoken or "en"
+            if spoken is None and whisper.model.is_multilingual:
+                now, sure, _ = whisper.detect_language(window.samples)
+                # A language is heard once; short or silent windows would guess another.
+                spoken = now if sure >= SURE_LANGUAGE else None
+            if now != "en":
+                foreign.add(now)
+            segments, _ = whisper.transcribe(
+                window.samples,
+                language=now,
+                task="transcribe" if now == "en" else "translate",
+                vad_filter=True,
+                condition_on_previous_text=False,
             )
-            for part in segments:
-                yield from _said(window.start + part.start, window.start + part.end, part.text)
-            # A language is heard once; short or silent windows would guess another.
-            spoken = spoken or (info.language if window.start == 0 else None)
+            stop = window.start + len(window.samples) / audio.RATE
+            for part in segments:  # which may be said to end after the sound
+                end = min(window.start + part.end, stop)
+                sentences += _said(window.start + part.start, end, part.text)
+        translated = f", translated from {', '.join(sorted(foreign))}" if foreign else ""
+        return Heard(tuple(sentences), translated)
 
     return Recogniser(f"faster-whisper {version('faster-whisper')} {chosen}", listen)
 
@@ -292,24 +335,57 @@ def _moonshine(language: str | None, model: str | None) -> Recogniser:
             f"moonshine: understands only English, not {language!r}; install faster-whisper"
         )
 
-    def listen(sound: Sound) -> Iterator[Sentence]:
-        heard, shifts = 0, [(0.0, 0.0)]
+    def listen(sound: Sound) -> Heard:
+        heard, shifts, kept = 0, [(0.0, 0.0)], list[audio.Window]()
+        sentences = list[Sentence]()
         try:
             with moonshine.Listener() as listener:
-                for window in sound(MOONSHINE_SECONDS):
+                for n, window in enumerate(sound(MOONSHINE_SECONDS), 1):
                     # The recogniser counts the seconds it is given; gaps are ours to add.
                     shifts.append((heard / audio.RATE, window.start - heard / audio.RATE))
                     listener.hear(window.samples)
                     heard += len(window.samples)
+                    if n & (n - 1) == 0:  # the first, second, fourth, eighth …
+                        kept.append(window)
                 for start, duration, text in listener.lines():
                     shift = next(shift for begin, shift in reversed(shifts) if begin <= start)
-                    yield from _said(start + shift, start + shift + duration, text)
+                    sentences += _said(start + shift, start + shift + duration, text)
+            agreement = 1.0 if language else _agreement(sentences, kept)
         except moonshine.Failed as error:
             raise SpeechError(
                 f"moonshine: stopped ({error}); pip install moonshine-voice==0.1.0"
             ) from error
+        return Heard(tuple(sentences), agreement=agreement)
 
     return Recogniser(f"moonshine-voice {version('moonshine-voice')} {moonshine.MODEL}", listen)
+
+
+def _agreement(sentences: Sequence[Sentence], windows: Sequence[audio.Window]) -> float:
+    """Share of words that moonshine finds again when it hears the liveliest window faster.
+
+    It makes English words of whatever it hears. Those of English speech are the same when the
+    sound is changed a little; those of another language are others each time.
+    """
+
+    def words(window: audio.Window) -> list[str]:
+        stop = window.start + HEARD_AGAIN
+        return _words(one.text for one in sentences if window.start <= one.start < stop)
+
+    window = max(windows, key=lambda window: len(words(window)), default=None)
+    if window is None or len(words(window)) < MIN_WORDS:
+        return 1.0
+    samples = window.samples[: round(HEARD_AGAIN * audio.RATE)]
+    places = np.arange(0, len(samples), FASTER)
+    with moonshine.Listener() as listener:
+        listener.hear(np.interp(places, np.arange(len(samples)), samples).astype(np.float32))
+        again = _words(text for _, _, text in listener.lines())
+    first = words(window)
+    blocks = difflib.SequenceMatcher(None, first, again, autojunk=False).get_matching_blocks()
+    return 2 * sum(block.size for block in blocks) / (len(first) + len(again))
+
+
+def _words(texts: Iterable[str]) -> list[str]:
+    return re.findall(r"[\w']+", " ".join(texts).lower())
 
 
 def _said(start: float, end: float, text: str) -> Iterator[Sentence]:

@@ -13,17 +13,20 @@ import csv
 import io
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from starc.errors import ConfigError
 from starc.files import cache
 from starc.files.annotations import prediction_file
 from starc.files.atomic import replacing_path
+from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
 from starc.output import chapters, html, mp4
 from starc.output.timecodes import clock, one_line, span_ms, stamp
@@ -47,9 +50,17 @@ class Format:
 
 
 def render(
-    captioned: Captioned, *, format: str, mode: Mode | None = None, granularity: float = 1.0
+    captioned: Captioned,
+    *,
+    format: str,
+    mode: Mode | None = None,
+    granularity: float = 1.0,
+    video: str | None = None,
 ) -> tuple[str, tuple[str, ...]]:
-    """The text of a file, and notes on what had to be repaired."""
+    """The text of a file, and notes on what had to be repaired.
+
+    `video` is the address of the video, for a page that plays it.
+    """
     format = check_format(format, mode)
     chosen = FORMATS[format]
     if chosen.render is None:
@@ -61,7 +72,8 @@ def render(
     chapters_wanted = chosen.only_chapters or mode == "chapters"
     regroup = chapters.chapters if chapters_wanted else chapters.regroup
     notes = _too_fine(captioned, granularity)
-    return chosen.render(replace(captioned, events=regroup(captioned, granularity))), notes
+    captioned = replace(captioned, events=regroup(captioned, granularity))
+    return html.render(captioned, video) if format == "html" else chosen.render(captioned), notes
 
 
 def _too_fine(captioned: Captioned, granularity: float) -> tuple[str, ...]:
@@ -82,8 +94,8 @@ def write(
 ) -> tuple[str, ...]:
     """Write one file; returns notes on what had to be repaired or left out.
 
-    `source` is the video itself, needed only where chapters go into a copy of it. A file that we
-    did not write is replaced only with `overwrite`.
+    `source` is the video itself: chapters go into a copy of it, and an HTML page plays it. A file
+    that we did not write is replaced only with `overwrite`.
     """
     path = Path(path)
     format = check_format(format or infer(path), mode, path)
@@ -94,9 +106,21 @@ def write(
         notes = mp4.embed_chapters(source, path, chapters.chapters(captioned, granularity))
         _remember(path)
         return (*notes, *_too_fine(captioned, granularity))
-    text, notes = render(captioned, format=format, mode=mode, granularity=granularity)
+    text, notes = render(
+        captioned, format=format, mode=mode, granularity=granularity, video=_link(source, path)
+    )
     write_text(path, text, overwrite=overwrite)
     return notes
+
+
+def _link(source: Path | None, page: Path) -> str | None:
+    """The way from a page to the video; none to one that was fetched for a while only."""
+    if source is None or is_fetched(source):
+        return None
+    try:
+        return quote(os.fsencode(Path(os.path.relpath(source, page.parent)).as_posix()))
+    except ValueError:  # another drive of Windows
+        return None
 
 
 def write_text(path: Path, text: str, *, overwrite: bool) -> None:

@@ -1,12 +1,16 @@
-"""A captioned video as one HTML page that needs nothing else: no script, no font, no network.
+"""A captioned video as one HTML page that needs nothing else: no font, no network.
 
 One time axis carries the saliency curve, the segments in the colour of their anchor (those used
 for retrieval marked), the events and the speech; below it the same as text. Every bar is a link to
-its row. Captions are text, never HTML, and the page forbids itself everything but its own style.
+its row. Where the video's place is known, the page plays it, and times are links into it; that
+needs the page's only script. Captions are text, never HTML, and the page forbids itself everything
+but its own style, that script and the video.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import heapq
 import math
 from collections.abc import Iterator, Sequence
@@ -28,9 +32,15 @@ EVENT_PX = 14
 """Width an event needs on the axis; a video with many of them scrolls sideways."""
 
 
-def render(captioned: Captioned) -> str:
-    """The whole page."""
+def render(captioned: Captioned, video: str | None = None) -> str:
+    """The whole page; `video` is the address of the video, as seen from the page."""
     title = _text(captioned.video)
+    link = escape(video, quote=True) if video else None
+    script = Path(__file__).with_suffix(".js").read_text("utf-8") if link else ""
+    policy = POLICY
+    if link:
+        digest = base64.b64encode(hashlib.sha256(f"\n{script}".encode()).digest()).decode()
+        policy += f"; media-src 'self' file:; script-src 'sha256-{digest}'"
     style = Path(__file__).with_suffix(".css").read_text("utf-8")
     wide = max(320, EVENT_PX * len(captioned.events))
     lanes = "".join(
@@ -45,13 +55,36 @@ def render(captioned: Captioned) -> str:
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f"<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
         f"<header><h1>{title}</h1><p>{_summary(captioned)}</p></header>\n"
+        f"{_player(link)}"
         f'<figure><div class="scroll"><div class="axis" style="min-width:{wide}px">{lanes}'
         f"</div></div></figure>\n"
-        f"{_event_list(captioned)}{_retrieved_list(captioned)}{_speech_list(captioned)}"
-        f"{_provenance(captioned)}</main>\n</body>\n</html>\n"
+        f"{_event_list(captioned, link)}{_speech_list(captioned, link)}"
+        f"{_retrieved_list(captioned)}{_provenance(captioned)}</main>\n"
+        + (f"<script>\n{script}</script>\n" if link else "")
+        + "</body>\n</html>\n"
+    )
+
+
+def _player(link: str | None) -> str:
+    if link is None:
+        return ""
+    return (
+        f'<div class="player"><video src="{link}" controls preload="metadata" playsinline></video>'
+        f'<p class="missing" hidden>The video cannot be played here: '
+        f'<a href="{link}">{link}</a></p></div>\n'
+    )
+
+
+def _when(text: str, seconds: float, link: str | None) -> str:
+    """A time, which plays the video from there if there is one."""
+    if link is None:
+        return f"<time>{text}</time>"
+    return (
+        f'<a class="play" href="{link}#t={seconds:.2f}" data-seek="{seconds:.2f}">'
+        f"<time>{text}</time></a>"
     )
 
 
@@ -161,7 +194,8 @@ def _events(captioned: Captioned) -> str:
         title = f"{_range(event.start, event.end)} {_text(event.caption)}"
         kind = "bar event repeated" if event.repeated else "bar event"
         bars.append(
-            f'<a class="{kind}" href="#event-{n}" style="{style}" title="{title}"><b>{n}</b></a>'
+            f'<a class="{kind}" href="#event-{n}" data-seek="{event.start:.2f}" style="{style}" '
+            f'title="{title}"><b>{n}</b></a>'
         )
     return f'<div class="bars events" style="--rows:{rows}">{"".join(bars)}</div>'
 
@@ -178,7 +212,7 @@ def _speech(captioned: Captioned) -> str:
 # The same as text.
 
 
-def _event_list(captioned: Captioned) -> str:
+def _event_list(captioned: Captioned, link: str | None) -> str:
     items = []
     for n, event in _numbered(captioned):
         sure = ""
@@ -192,7 +226,8 @@ def _event_list(captioned: Captioned) -> str:
             '<em title="says again what was said before">repeated</em>' if event.repeated else ""
         )
         items.append(
-            f'<li id="event-{n}"><b>{n}</b><time>{_range(event.start, event.end)}</time>'
+            f'<li id="event-{n}" data-from="{event.start:.2f}" data-to="{event.end:.2f}"><b>{n}</b>'
+            f"{_when(_range(event.start, event.end), event.start, link)}"
             f"<p>{_text(event.caption)} {again}</p>{sure}</li>\n"
         )
     content = f'<ol class="list">\n{"".join(items)}</ol>' if items else "<p>No events found.</p>"
@@ -222,17 +257,15 @@ def _retrieved_list(captioned: Captioned) -> str:
     )
 
 
-def _speech_list(captioned: Captioned) -> str:
+def _speech_list(captioned: Captioned, link: str | None) -> str:
     if not captioned.sentences:
         return ""
     lines = "".join(
-        f"<li><time>{clock(sentence.start)}</time> {_text(sentence.text)}</li>\n"
-        for sentence in captioned.sentences
+        f'<li data-from="{one.start:.2f}" data-to="{one.end:.2f}">'
+        f"{_when(clock(one.start), one.start, link)} {_text(one.text)}</li>\n"
+        for one in captioned.sentences
     )
-    return (
-        f"<section><details><summary><h2>Speech</h2></summary>"
-        f'<ul class="said">\n{lines}</ul></details></section>\n'
-    )
+    return f'<section><h2>Speech</h2>\n<ul class="said">\n{lines}</ul></section>\n'
 
 
 def _provenance(captioned: Captioned) -> str:
