@@ -35,12 +35,28 @@ _PRINTED = {
 """Caption metrics in the order of the table, as it writes them."""
 
 
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="published, pdvc (missing videos count 0), paragraph, proposals, chapters or titles "
+        "(docs/evaluation.md)."
+    ),
+]
+
+
+def check_protocol(name: str) -> None:
+    """A usage error unless there is such a protocol."""
+    from starc.evaluation.report import PROTOCOLS
+
+    if name not in PROTOCOLS:
+        found = f"{name!r} is not one of {', '.join(PROTOCOLS)}"
+        raise typer.BadParameter(found, param_hint="--protocol")
+
+
 def score(
     predictions: Annotated[Path, typer.Argument(help="What a system predicted.")],
     references: Annotated[list[Path], typer.Argument(help="One or more annotation files.")],
-    protocol: Annotated[
-        str, typer.Option(help="[b]published[/b], or [b]pdvc[/b]: missing videos count 0.")
-    ] = "published",
+    protocol: Protocol = "published",
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Skip reference videos without prediction.")
     ] = False,
@@ -56,9 +72,7 @@ def score(
     """Score predictions: CIDEr, METEOR, SODA_c, BLEU, ROUGE-L, precision, recall, F1."""
     from starc import evaluation
 
-    if protocol not in ("published", "pdvc"):
-        found = f"{protocol!r} is not one of published, pdvc"
-        raise typer.BadParameter(found, param_hint="--protocol")
+    check_protocol(protocol)
     files = [predictions] if compare is None else [predictions, compare]
     with meteor_with_progress() as meteor:
         reports = [
@@ -109,13 +123,20 @@ def show(
 
     report = reports[0]
     at_tious, at_seconds = [f"@{t}" for t in TIOUS], [f"@{s}s" for s in SECONDS]
-    tables = [_table("Captions", "mean", *at_tious)]
-    for name in [name for name in _PRINTED if name in report.metrics]:
+    tables = []
+    if captions := [name for name in _PRINTED if name in report.metrics]:
+        tables.append(
+            _table("Captions", "mean", *at_tious) if report.per_tiou else _table("Text", "")
+        )
+    for name in captions:
         values = [report.metrics[name], *report.per_tiou.get(name, [])]
         tables[-1].add_row(_PRINTED[name], *map(_percent, values))
-    for title, suffixes in (("Localisation", ["", *at_tious]), ("Start within", at_seconds)):
+    places = {"Localisation": ["", *at_tious], "Start within": at_seconds}
+    if report.protocol == "chapters":
+        places = {"Boundaries": ["@5s", "@3s", "@0.5", "@0.7"]}
+    for title, suffixes in places.items() if "F1" in report.metrics else ():
         tables.append(_table(title, *(suffix or "mean" for suffix in suffixes)))
-        for name in [name for name in LOCALISATION if name in report.metrics]:
+        for name in LOCALISATION:
             values = [report.metrics[name + suffix] for suffix in suffixes]
             tables[-1].add_row(name, *map(_percent, values))
     if differences:
@@ -133,10 +154,13 @@ def show(
     for table in tables:
         out.print(table)
         out.print()
-    quality = report.segments
+    if quality := report.segments:
+        out.print(
+            f"Segments: Recall@0.5 {_percent(quality['Recall@0.5'])} · mean IoU "
+            f"{_percent(quality['Mean IoU'])} · {quality['Matched segments']:.0f} matched",
+            highlight=False,
+        )
     out.print(
-        f"Segments: Recall@0.5 {_percent(quality['Recall@0.5'])} · mean IoU "
-        f"{_percent(quality['Mean IoU'])} · {quality['Matched segments']:.0f} matched\n"
         f"{report.predicted} of {report.total} videos predicted, {report.events} events",
         highlight=False,
     )
