@@ -6,6 +6,7 @@ Like cli.py this only parses, calls the library and prints; torch is imported in
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,15 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from starc.cli.progress import bar, err, note, out
+from starc.cli.progress import bar, err, note, out, print_json
+from starc.cli.score import (
+    AsJson,
+    Overwrite,
+    Protocol,
+    check_protocol,
+    meteor_with_progress,
+    show,
+)
 
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
 recipes = typer.Typer(help="Recipes, ablations and settings.", invoke_without_command=True)
@@ -279,13 +288,27 @@ def evaluate(
         int | None, typer.Option(min=1, help="Beams, if not the model's own number; 1 is greedy.")
     ] = None,
     subset: Subset = None,
+    protocol: Protocol = "published",
+    given_boundaries: Annotated[
+        bool,
+        typer.Option(
+            "--given-boundaries",
+            help="Tell the model when the annotated events happen; it says what happens then.",
+        ),
+    ] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
     """Caption annotated videos from their features, as `starc caption` would, and score that."""
-    from starc.cli.score import meteor_with_progress, show
     from starc.evaluation import score
-    from starc.files.annotations import write_predictions
+    from starc.files.annotations import prediction_file
+    from starc.files.written import check_target, write_text
     from starc.training import evaluate as evaluation
 
+    check_protocol(protocol)
+    if target is not None:
+        check_target(target, overwrite=overwrite)
+    begun = time.perf_counter()
     folder = Path(model_name(str(model)))
     with bar("Captioning") as progress:
         task = progress.add_task("", total=None)
@@ -297,12 +320,27 @@ def evaluate(
             store=store,
             beams=beams,
             subset=subset,
+            given_boundaries=given_boundaries or protocol == "titles",
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
+    captioned = time.perf_counter()
     if target is not None:
-        write_predictions(answers.predictions, target)
+        write_text(target, prediction_file(answers.predictions), overwrite=overwrite)
     with meteor_with_progress() as meteor:
-        report = score(answers.predictions, answers.references, meteor=meteor)
+        report = score(
+            answers.predictions,
+            answers.references,
+            protocol=protocol,  # type: ignore[arg-type]
+            meteor=meteor,
+        )
+    if as_json:
+        seconds = {
+            "load": answers.loading,
+            "caption": captioned - begun - answers.loading,
+            "score": time.perf_counter() - captioned,
+        }
+        auc = {"saliency_auc": answers.saliency_auc}
+        return print_json(report.to_json() | auc | {"seconds": seconds})
     show([report])
     if answers.saliency_auc is not None:
         out.print(f"Saliency: {answers.saliency_auc:.3f} AUC, inside events against outside")

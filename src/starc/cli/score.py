@@ -6,6 +6,7 @@ Papers print scores × 100, and so do the tables; CSV and JSON keep the raw numb
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,8 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from starc.cli.progress import err, note, out, print_json
-from starc.errors import StarcError
-from starc.files.atomic import replacing
+from starc.files.written import check_target, write_text
 
 if TYPE_CHECKING:
     from starc.evaluation.meteor import Meteor
@@ -42,6 +42,12 @@ Protocol = Annotated[
         "(docs/evaluation.md)."
     ),
 ]
+
+
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a file that starc did not write.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def check_protocol(name: str) -> None:
@@ -67,12 +73,15 @@ def score(
     per_video: Annotated[
         Path | None, typer.Option("--per-video", help="Write a CSV with a row per video.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
     """Score predictions: CIDEr, METEOR, SODA_c, BLEU, ROUGE-L, precision, recall, F1."""
     from starc import evaluation
 
     check_protocol(protocol)
+    if per_video:
+        check_target(per_video, overwrite=overwrite)
     files = [predictions] if compare is None else [predictions, compare]
     with meteor_with_progress() as meteor:
         reports = [
@@ -88,7 +97,7 @@ def score(
         ]
     differences = evaluation.compare(*reports) if compare else []
     if per_video:
-        write_per_video(reports[0], per_video)
+        write_per_video(reports[0], per_video, overwrite=overwrite)
     if not as_json:
         return show(reports, differences, names=[file.stem for file in files])
     if not compare:
@@ -181,15 +190,13 @@ def _percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def write_per_video(report: Report, path: Path) -> None:
+def write_per_video(report: Report, path: Path, *, overwrite: bool) -> None:
     """A CSV with a row per video; raw numbers."""
     columns: dict[str, Any] = {name: x for name, x in report.per_video.items() if "@" not in name}
     columns |= report.per_video
-    try:
-        with replacing(path) as file:
-            writer = csv.writer(file)
-            writer.writerow(["video", *columns])
-            values = [column.tolist() for column in columns.values()]
-            writer.writerows(zip(report.videos, *values, strict=True))
-    except OSError as error:
-        raise StarcError(f"{path}: cannot be written ({error.strerror}); choose another") from None
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(["video", *columns])
+    values = [column.tolist() for column in columns.values()]
+    writer.writerows(zip(report.videos, *values, strict=True))
+    write_text(path, file.getvalue(), overwrite=overwrite)

@@ -234,10 +234,10 @@ def _titles(
     ((source, reference),) = references
     documents = []
     for video in videos:
-        said, wanted = predicted[video], reference[video]
+        said, wanted = (sorted(file[video]) for file in (predicted, reference))
         pairs = list(zip(said, wanted, strict=False))
         far = [a for a, b in pairs if max(abs(a.start - b.start), abs(a.end - b.end)) > _SAME_SPAN]
-        if far or len(said.spans) != len(wanted.spans):
+        if far or len(said) != len(wanted):
             raise AnnotationError(
                 f"{name}: video {video!r} has other events than {source}; titles are scored for "
                 "given boundaries (starc evaluate --given-boundaries), else --protocol chapters"

@@ -44,6 +44,8 @@ class VideoInputs:
     """How many frames the video has at 1 FPS."""
     duration: float
     sentences: tuple[Sentence, ...] = ()
+    given: tuple[tuple[float, float], ...] | None = None
+    """Start and end of the events to describe; None: the model finds them itself."""
 
 
 class WindowPrediction(NamedTuple):
@@ -52,6 +54,7 @@ class WindowPrediction(NamedTuple):
     start: float
     end: float
     events: list[Event]
+    """Given ones keep their place in the video."""
     saliency: list[float]
     """The prior p_s of each frame, 0 to 1; empty where saliency is off."""
     segments: list[Segment]
@@ -78,6 +81,8 @@ class VideoWindows(NamedTuple):
     plan: FramePlan
     times: tuple[float, ...]
     """Of the frames that `plan.windows` count."""
+    given: list[list[tuple[float, float]]] | None
+    """The given events that each window describes, by start; in the time of the video."""
 
 
 def frame_plan(loaded: Loaded, frames: int) -> FramePlan:
@@ -108,13 +113,29 @@ def split(loaded: Loaded, video: VideoInputs) -> VideoWindows:
         )
         for window, (start, end) in zip(plan.windows, spans, strict=True)
     ]
-    return VideoWindows(examples, spans, plan, times)
+    return VideoWindows(examples, spans, plan, times, _shared_out(video, spans))
+
+
+def _shared_out(
+    video: VideoInputs, windows: Sequence[tuple[float, float]]
+) -> list[list[tuple[float, float]]] | None:
+    """The given events by window: each goes where it lies nearest to the middle."""
+    if video.given is None:
+        return None
+    shares: list[list[tuple[float, float]]] = [[] for _ in windows]
+    for span in sorted(video.given):
+        off = [abs(sum(span) - sum(window)) for window in windows]
+        shares[off.index(min(off))].append(span)
+    return shares
 
 
 def predict(
     loaded: Loaded, videos: Sequence[VideoInputs], *, search: BeamSearch | None = None
 ) -> list[Prediction]:
-    """What the model says of each video; without `search` it decodes as its folder says."""
+    """What the model says of each video; without `search` it decodes as its folder says.
+
+    Either all videos have given events or none.
+    """
     if loaded.tokenizer is None:
         raise CheckpointError(f"{loaded.folder}: no tokenizer.json; copy the model's own")
     collate = Collator(loaded.config, loaded.tokenizer)
@@ -127,6 +148,7 @@ def predict(
         for example in examples
     ]
     order = sorted(range(len(examples)), key=lengths.__getitem__)
+    shares = [share for video in cut for share in video.given or ()]
     windows: dict[int, WindowPrediction] = {}
     model, search = loaded.model, search or loaded.config.decoding
     device, training = next(model.parameters()).device, model.training
@@ -135,13 +157,26 @@ def predict(
         for first in range(0, len(order), AT_ONCE):
             some = order[first : first + AT_ONCE]
             batches = [collate([examples[n]]).to(device) for n in some]
-            generated = model.generate(batches, loaded.store, search)
+            given = [_times(collate, shares[n], spans[n]) for n in some] if shares else None
+            generated = model.generate(batches, loaded.store, search, given)
             for n, one in zip(some, generated, strict=True):
                 windows[n] = _window(loaded, collate, examples[n], spans[n], one)
+                if shares:
+                    texts = collate.captions(one.decoded[0])
+                    events = [Event(*at, text) for at, text in zip(shares[n], texts, strict=True)]
+                    windows[n] = windows[n]._replace(events=events)
     finally:
         model.train(training)
     in_order = iter(windows[n] for n in range(len(examples)))
     return [_joined(video, list(islice(in_order, len(video.examples)))) for video in cut]
+
+
+def _times(
+    collate: Collator, share: Sequence[tuple[float, float]], window: tuple[float, float]
+) -> list[int]:
+    """Given events as the time ids of a window."""
+    start, end = window
+    return collate.times([(a - start, b - start) for a, b in share], end - start)
 
 
 def _window(
@@ -174,7 +209,9 @@ def _window(
 
 def _joined(video: VideoWindows, windows: Sequence[WindowPrediction]) -> Prediction:
     ranges, events = video.plan.windows, windows[0].events
-    if len(windows) > 1:
+    if video.given is not None:
+        events = [event for one in windows for event in one.events]
+    elif len(windows) > 1:
         moved = [long_videos.shifted(one.events, one.start, one.end) for one in windows]
         events = long_videos.merge_events(video.spans, moved)
     return Prediction(

@@ -192,6 +192,18 @@ class Collator:
             log_probabilities=decoded.log_probabilities,
         )
 
+    def times(self, spans: Sequence[tuple[float, float]], duration: float) -> list[int]:
+        """Boundaries as time ids: the start and the end of each."""
+        return [self.vocabulary.time_id(at, duration) for span in spans for at in span]
+
+    def captions(self, decoded: Decoded) -> list[str]:
+        """What the model said about events whose times were given."""
+        return time_tokens.captions(
+            decoded.ids,
+            vocabulary=self.vocabulary,
+            decode=lambda ids: self.tokenizer.decode(list(ids), skip_special_tokens=True),
+        )
+
     def _clip(self, example: Example) -> Tensor:
         clip_TD, width = example.clip_TD, self.config.temporal.features
         if clip_TD.ndim != 2 or clip_TD.shape[1] != width:

@@ -164,9 +164,13 @@ class STaRC(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, batches: Sequence[Batch], store: Datastore | None, search: BeamSearch
+        self,
+        batches: Sequence[Batch],
+        store: Datastore | None,
+        search: BeamSearch,
+        given: Sequence[Sequence[int]] | None = None,
     ) -> list[Generated]:
-        """Inference: the ids of the events of each video.
+        """Inference: the ids of the events of each video, which may have `given` times.
 
         Each batch is encoded alone, so that its numbers are its own; decoding, which takes nearly
         all the time, serves all of them at once.
@@ -174,7 +178,7 @@ class STaRC(nn.Module):
         encoded = [self.encode(batch, store, inference=True) for batch in batches]
         memory_BMD = pad_sequence([row for one in encoded for row in one.memory_BMD], True)
         mask_BM = pad_sequence([row for one in encoded for row in one.memory_mask_BM], True)
-        decoded = iter(beam_search.generate(self.t5, memory_BMD, mask_BM, search))
+        decoded = iter(beam_search.generate(self.t5, memory_BMD, mask_BM, search, given))
         return [Generated(list(islice(decoded, len(one.memory_BMD))), one) for one in encoded]
 
     def encode(self, batch: Batch, store: Datastore | None, *, inference: bool = False) -> Encoded:

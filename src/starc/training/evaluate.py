@@ -8,6 +8,7 @@ outranks one outside (area under the ROC curve, mean over windows).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import torch
 
 from starc.config import BeamSearch
+from starc.errors import AnnotationError
 from starc.evaluation import score
 from starc.files.annotations import VideoAnnotation
 from starc.inference import long_videos
@@ -38,6 +40,8 @@ class Evaluation:
     predictions: dict[str, VideoAnnotation]
     references: dict[str, VideoAnnotation]
     saliency_auc: float | None
+    loading: float
+    """Seconds until the first video could be captioned."""
 
 
 def evaluate(
@@ -49,21 +53,42 @@ def evaluate(
     store: str | Path | None = None,
     beams: int | None = None,
     subset: str | None = None,
+    given_boundaries: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Answers for all annotated videos; `store` takes the place of the model's own datastore."""
+    """Answers for all annotated videos; `store` takes the place of the model's own datastore.
+
+    With `given_boundaries` the model is told when events happen and only says what.
+    """
+    begun = time.perf_counter()
     loaded = open_model(model)
     if store is not None:
         loaded = loaded.with_store(open_datastore(str(store)))
     videos = Videos.read(annotations, features, speech, subset=subset)
     search = loaded.config.decoding
     search = replace(search, beams=beams or search.beams)
-    predictions = caption_videos(loaded, videos, search=search, on_progress=on_progress)
+    loading = time.perf_counter() - begun
+    if given_boundaries:
+        _require_forward(annotations, videos)
+    predictions = caption_videos(
+        loaded, videos, search=search, given_boundaries=given_boundaries, on_progress=on_progress
+    )
     return Evaluation(
         as_annotations(predictions, videos),
         dict(videos.annotations),
         saliency_auc(predictions, videos),
+        loading,
     )
+
+
+def _require_forward(annotations: Path, videos: Videos) -> None:
+    for video, annotated in videos.annotations.items():
+        for number, (start, end) in enumerate(annotated.spans, start=1):
+            if not 0 <= start < end:
+                raise AnnotationError(
+                    f"{annotations}: video {video!r}, event {number}: [{start}, {end}] cannot be "
+                    "described; mend it, or leave --given-boundaries out"
+                )
 
 
 def open_model(folder: Path) -> Loaded:
@@ -77,13 +102,17 @@ def caption_videos(
     indices: Iterable[int] | None = None,
     *,
     search: BeamSearch | None = None,
+    given_boundaries: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Prediction]:
-    """What a model says of some of the videos, or of all."""
+    """What a model says of some of the videos, or of all; or of their annotated events."""
     order = sorted(range(len(videos)) if indices is None else indices, key=videos.duration)
     predictions: dict[str, Prediction] = {}
     for some in batches(order, AT_ONCE):
-        answers = predict(loaded, [videos.inputs(index) for index in some], search=search)
+        inputs = [videos.inputs(index) for index in some]
+        if given_boundaries:
+            inputs = [replace(one, given=videos.annotations[one.id].spans) for one in inputs]
+        answers = predict(loaded, inputs, search=search)
         predictions.update(zip((videos.ids[index] for index in some), answers, strict=True))
         on_progress(len(predictions), len(order))
     return predictions
