@@ -38,6 +38,12 @@ def training_only(default: Value) -> Value:
     return made
 
 
+def added(default: Value) -> Value:
+    """A field that older model folders do without: for them it is the default."""
+    made: Value = field(default=default, metadata={"added": True})
+    return made
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputConfig:
     """What a model is given: frames and speech, and who encodes them."""
@@ -52,6 +58,11 @@ class InputConfig:
     """Who embeds the captions of the datastore: a CLIP folder or hub id, or minilm."""
     joint_space: bool = False
     """Features are vectors of pictures and speech together (joint.safetensors maps into it)."""
+    video: bool = added(True)
+    """The decoder sees the video. Without it (speech only) nothing that is made of frames is left:
+    no saliency, no retrieval."""
+    speech: bool = added(True)
+    """The decoder hears what is said; without it every video is silent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -499,6 +510,13 @@ def check(config: Config) -> None:
                 f"swsa.stride: {len(steps)} strides for {len(config.swsa.sizes)} sizes; "
                 "give one, or one per size"
             )
+    if not config.inputs.video and (config.saliency or config.retrieval or config.swsa):
+        raise ConfigError(
+            "inputs.video: without video there is nothing to refine, score or segment; set "
+            "swsa=none, saliency=none, retrieval=none, prompt=none too (--no-video does)"
+        )
+    if not config.inputs.video and not config.inputs.speech:
+        raise ConfigError("inputs: neither video nor speech is left; keep one of them")
     if config.prompt is not None and config.saliency is None:
         raise ConfigError("prompt: needs saliency scores; set saliency=on or prompt=none")
 
@@ -550,7 +568,7 @@ def build(kind: type, data: Any, where: str) -> Any:
     for name in data:
         if name not in hints:
             raise ConfigError(f"{where}.{name}: unknown setting; {suggest(name, hints)}")
-    optional = {spec.name for spec in dataclasses.fields(kind) if spec.metadata.get("training")}
+    optional = {spec.name for spec in dataclasses.fields(kind) if spec.metadata}
     if missing := [name for name in hints if name not in data and name not in optional]:
         raise ConfigError(f"{where}: missing {', '.join(missing)}; write all settings")
     values = {

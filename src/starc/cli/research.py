@@ -40,6 +40,8 @@ Subset = Annotated[str | None, typer.Option(help="Split of a YouCook2 file to us
 ValidationSubset = Annotated[
     str | None, typer.Option(help="Split of the --validation file, such as validation.")
 ]
+NoVideo = Annotated[bool, typer.Option("--no-video", help="Speech only.")]
+NoSpeech = Annotated[bool, typer.Option("--no-speech", help="Video only.")]
 RunFolder = Annotated[Path, typer.Option("--run", "--out", "-o", help="Folder of the run.")]
 
 
@@ -151,6 +153,13 @@ def model_name(name: str) -> str:
     return str(EMBEDDED) if name == "embedded" else name
 
 
+def inputs(no_video: bool, no_speech: bool) -> list[str]:
+    """The settings that leave a sense out."""
+    from starc.training.recipes import NO_SPEECH, NO_VIDEO
+
+    return [*(NO_VIDEO if no_video else ()), *(NO_SPEECH if no_speech else ())]
+
+
 def import_checkpoint(
     file: Annotated[Path, typer.Argument(help="A published .pth of Vid2Seq or STaRC.")],
     folder: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
@@ -200,6 +209,8 @@ def train(
     subset: Subset = None,
     validation_subset: ValidationSubset = None,
     settings: Settings = None,
+    no_video: NoVideo = False,
+    no_speech: NoSpeech = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")] = False,
 ) -> None:
     """Train a model. Several GPUs, or CPUs: torchrun --nproc-per-node 2 -m starc train … -o RUN."""
@@ -215,12 +226,14 @@ def train(
             scores = line.get("validation") or {"loss": line.get("loss")}
             text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
             progress.update(task, total=line.get("steps"), completed=line["step"], scores=text)
+            if "validation" in line and not err.is_terminal:
+                out.print(f"epoch {line['epoch']}, step {line['step']}: {text}", highlight=False)
 
         run_training(
             recipe,
             files,
             run,
-            settings or [],
+            [*inputs(no_video, no_speech), *(settings or [])],
             resume=resume,
             progress=on_line,
             on_note=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True),
@@ -296,6 +309,8 @@ def evaluate(
             help="Tell the model when the annotated events happen; it says what happens then.",
         ),
     ] = False,
+    no_video: NoVideo = False,
+    no_speech: NoSpeech = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
 ) -> None:
@@ -321,6 +336,7 @@ def evaluate(
             beams=beams,
             subset=subset,
             given_boundaries=given_boundaries or protocol == "titles",
+            settings=inputs(no_video, no_speech),
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     captioned = time.perf_counter()

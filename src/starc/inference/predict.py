@@ -94,6 +94,8 @@ def frame_plan(loaded: Loaded, frames: int) -> FramePlan:
 def split(loaded: Loaded, video: VideoInputs) -> VideoWindows:
     """A video as examples, one per window, with features as the model wants them."""
     plan = frame_plan(loaded, video.frames)
+    if not loaded.config.inputs.speech:
+        video = replace(video, sentences=())
     features_TD, times = video.features_TD, video.times
     if len(features_TD) != len(plan.indices):
         features_TD = features_TD[plan.indices]

@@ -113,6 +113,10 @@ class STaRC(nn.Module):
             # A fresh projection changes nothing, so that Vid2Seq weights keep their sense.
             nn.init.eye_(self.video_projection.weight)
             nn.init.zeros_(self.video_projection.bias)
+        if not config.inputs.video:  # several processes must not wait for gradients of these
+            for part in (self.feature_projection, self.temporal, self.video_projection):
+                if part is not None:
+                    part.requires_grad_(False)
 
     def forward(self, batch: Batch, store: Datastore | None, share: Tensor | None = None) -> Losses:
         """Training: L = CE + λ L_saliency, the denoising loss of Vid2Seq, the anchors' loss.
@@ -359,7 +363,8 @@ class STaRC(nn.Module):
             (video.retrieved_BSD, video.retrieved_mask_BS),
             (speech_BLD, speech_mask_BL.bool()),
         )
-        present = [(tokens, mask) for tokens, mask in parts if tokens is not None]
+        heard = parts if self.config.inputs.video else parts[-1:]
+        present = [(tokens, mask) for tokens, mask in heard if tokens is not None]
         memory_BMD = torch.cat([tokens for tokens, _ in present], dim=1)
         masks = [mask for _, mask in present if mask is not None]
         return Encoded(video, memory_BMD, torch.cat(masks, dim=1))

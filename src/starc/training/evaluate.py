@@ -9,13 +9,13 @@ outranks one outside (area under the ROC curve, mean over windows).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from starc.config import BeamSearch
+from starc.config import BeamSearch, apply_overrides
 from starc.errors import AnnotationError
 from starc.evaluation import score
 from starc.files.annotations import VideoAnnotation
@@ -54,14 +54,18 @@ def evaluate(
     beams: int | None = None,
     subset: str | None = None,
     given_boundaries: bool = False,
+    settings: Sequence[str] = (),
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
     """Answers for all annotated videos; `store` takes the place of the model's own datastore.
 
-    With `given_boundaries` the model is told when events happen and only says what.
+    With `given_boundaries` the model is told when events happen and only says what. `settings`
+    change the model's own, such as NO_VIDEO and NO_SPEECH of recipes.py.
     """
     begun = time.perf_counter()
     loaded = open_model(model)
+    changes = [setting.removeprefix("model.") for setting in settings]
+    loaded.model.config = apply_overrides(loaded.config, changes)
     if store is not None:
         loaded = loaded.with_store(open_datastore(str(store)))
     videos = Videos.read(annotations, features, speech, subset=subset)

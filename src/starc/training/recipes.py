@@ -42,8 +42,16 @@ class TrainConfig:
     """Peak rate."""
     relative_rate: bool = False
     """Multiply a weight's rate by its size, as Adafactor does: for training from scratch."""
+    fresh_rate: float | None = None
+    """Peak rate of the parts that --init did not bring; None: that of all others."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the rate goes on after the warm-up: down to 0 by a cosine or a line, or not at all."""
     warmup: float = 0.1
-    """Share of all steps with a linearly rising rate; then a cosine falls to 0."""
+    """Share of all steps with a linearly rising rate."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's memory of gradients and of their squares."""
+    weight_decay: float = 0.0
+    """Of matrices, decoupled from the gradient (AdamW); norms and biases do not decay."""
     late_schedule: bool = False
     """Set the rate after a step instead of before it, so that step 0 runs at the full rate and step
     1 at 0 (published)."""
@@ -66,6 +74,8 @@ class TrainConfig:
     """The metric that chooses the best checkpoint."""
     tensorboard: bool = False
     """Write losses and validations for TensorBoard too, into RUN/tensorboard."""
+    wandb: str = ""
+    """Send what metrics.jsonl gets to this project of Weights & Biases too; empty: send nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +84,18 @@ class Recipe:
 
     model: Config = field(default_factory=model_config.paper)
     train: TrainConfig = field(default_factory=TrainConfig)
+
+
+NO_VIDEO = (
+    "model.inputs.video=false",
+    "model.swsa=none",
+    "model.saliency=none",
+    "model.retrieval=none",
+    "model.prompt=none",
+)
+"""Settings of a model that only listens."""
+NO_SPEECH = ("model.inputs.speech=false", "model.loss.denoising_weight=0")
+"""Settings of a model that only watches; there is no speech to denoise."""
 
 
 def youcook2() -> Recipe:
@@ -241,9 +263,15 @@ def _checked(whole: Recipe) -> Recipe:
         ("train.validation_beams", train.validation_beams or 1, 1),
         ("train.learning_rate", train.learning_rate, 0),
         ("train.clip", train.clip, 0),
+        ("train.weight_decay", train.weight_decay, 0),
+        ("train.fresh_rate", train.fresh_rate or 0, 0),
     ):
         if value < least:
             raise ConfigError(f"{name}: must be at least {least} (found {value})")
+    if train.fresh_rate is not None and not train.learning_rate:
+        raise ConfigError("train.fresh_rate: needs train.learning_rate above 0; freeze the others")
+    if not all(0 <= beta < 1 for beta in train.betas) or len(train.betas) != 2:
+        raise ConfigError(f"train.betas: two numbers from 0 to below 1 (found {train.betas})")
     if not 0 <= train.warmup < 1 or not 0 < loss.corruption < 1 or loss.corrupted_span < 1:
         raise ConfigError(
             "train.warmup and model.loss.corruption lie between 0 and 1, "

@@ -14,6 +14,7 @@ from typing import Literal
 
 from starc.config import suggest
 from starc.errors import ConfigError
+from starc.training.recipes import NO_SPEECH, NO_VIDEO
 
 _OFF = ("model.swsa=none", "model.saliency=none", "model.retrieval=none", "model.prompt=none")
 
@@ -88,6 +89,12 @@ ABLATIONS: dict[str, Ablation] = {
         Row("(1) SGSR", ("model.prompt=none",), {"CIDEr": 76.94, "METEOR": 13.60}),
         Row("(2) SaliP", ("model.retrieval=none",), {"CIDEr": 78.74, "METEOR": 13.75}),
         Row("STaRC", (), {"CIDEr": 80.53, "METEOR": 13.86}),
+    ),
+    "inputs": _table(
+        "Video and speech",
+        Row("speech only", NO_VIDEO),
+        Row("video only", NO_SPEECH),
+        Row("both", (), _FULL),
     ),
     "windows": _table(
         "Window sizes of SWSA",
