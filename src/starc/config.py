@@ -321,6 +321,9 @@ class BeamSearch:
 class LossConfig:
     """What training minimises."""
 
+    target: Literal["events", "speech"] = "events"
+    """What the decoder learns to say of a video: its annotated events; or, as in Vid2Seq's
+    pretraining, what is spoken in it, which it then does not hear."""
     label_smoothing: float = 0.1
     """Of the cross-entropy."""
     saliency_weight: float = 6.0

@@ -192,10 +192,14 @@ def import_checkpoint(
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="youcook2, vitt, activitynet, vid2seq, tiny …")],
-    annotations: Annotations,
+    recipe: Annotated[
+        str, typer.Argument(help="youcook2, vitt, activitynet, vid2seq, pretrain, tiny …")
+    ],
     features: FeaturesPath,
     run: RunFolder,
+    annotations: Annotated[
+        Path | None, typer.Option("--annotations", help="Annotated videos; pretrain needs none.")
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="tokenizer.json of the T5; else that of --init.")
     ] = None,

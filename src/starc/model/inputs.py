@@ -118,7 +118,10 @@ class Collator:
         if self.config.mask_padding:
             longest = max(len(clip_TD) for clip_TD in clips)
         mask_BT = torch.tensor([[t < len(clip_TD) for t in range(longest)] for clip_TD in clips])
-        speech = [self.speech(example) for example in examples]
+        speech = heard = [self.speech(example) for example in examples]
+        foretold = epoch is not None and self.config.loss.target == "speech"
+        if foretold:
+            heard = [[self.vocabulary.end]] * len(examples)
         clip_BTD = torch.zeros(len(clips), longest, clips[0].shape[1])
         for row_TD, clip_TD in zip(clip_BTD, clips, strict=True):
             row_TD[: len(clip_TD)] = clip_TD
@@ -126,8 +129,8 @@ class Collator:
             ids=tuple(example.id for example in examples),
             clip_BTD=clip_BTD,
             frame_mask_BT=mask_BT,
-            speech_BL=_padded_ids(speech),
-            speech_mask_BL=_padded_ids([[1] * len(ids) for ids in speech]).bool(),
+            speech_BL=_padded_ids(heard),
+            speech_mask_BL=_padded_ids([[1] * len(ids) for ids in heard]).bool(),
         )
         if epoch is None:
             return batch
@@ -152,7 +155,7 @@ class Collator:
             )
         return dataclasses.replace(
             batch,
-            target_BL=_padded_ids([self.target(example) for example in examples]),
+            target_BL=_padded_ids(speech if foretold else list(map(self.target, examples))),
             salient_BT=salient_BT,
             denoising_speech_BL=_padded_ids([given for given, _ in pairs]),
             denoising_target_BL=_padded_ids([target for _, target in pairs]),

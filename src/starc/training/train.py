@@ -37,7 +37,7 @@ FROM_SCRATCH = 1e-3
 class Files:
     """What a run reads."""
 
-    annotations: Path
+    annotations: Path | None
     features: Path
     speech: Path | None
     validation: Path | None
@@ -214,7 +214,16 @@ def _task(recipe: Recipe, files: Files, start: Loaded | None, on_note: Note) -> 
     joint = start.joint if start else None
     collate = Collator(recipe.model, tokenizer, seed=recipe.train.seed)
     speech = files.speech if recipe.model.inputs.speech else None
-    train = Videos.read(files.annotations, files.features, speech, subset=files.subset, joint=joint)
+    if recipe.model.loss.target == "speech" and speech is None:
+        raise ConfigError("--speech: this recipe learns what is spoken; name the transcripts")
+    if files.annotations is not None:
+        train = Videos.read(
+            files.annotations, files.features, speech, subset=files.subset, joint=joint
+        )
+    elif recipe.model.loss.target == "speech" and speech is not None:
+        train = Videos.narrated(files.features, speech, joint=joint)
+    else:
+        raise ConfigError("--annotations: this recipe learns annotated events; name their file")
     validation = None
     if files.validation:
         subset = files.validation_subset
