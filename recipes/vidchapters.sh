@@ -14,5 +14,5 @@ stage "$out/pretrained" starc train pretrain --features "$data/narrated/features
 stage "$out/chapters" starc train vidchapters --annotations "$data/train.json" $files $more \
     --validation "$data/val.json" --init "$out/pretrained/best"
 starc evaluate "$out/chapters/best" --annotations "$data/test.json" $files --protocol chapters \
-    --out "$out/predictions.json"
+    --out "$out/predictions.json" --overwrite
 starc evaluate "$out/chapters/best" --annotations "$data/test.json" $files --protocol titles

@@ -30,5 +30,5 @@ stage "$out/starc" starc train "${RECIPE:-youcook2}" $files $rest --init "$out/v
     --datastore "$out/datastore"
 
 starc evaluate "$out/starc/best" --annotations "$data/val.json" \
-    --features "$out/features.safetensors" --speech "$speech" --out "$out/predictions.json"
+    --features "$out/features.safetensors" --speech "$speech" --out "$out/predictions.json" --overwrite
 starc score "$out/predictions.json" "$data/val.json" --protocol paragraph
