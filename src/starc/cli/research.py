@@ -21,6 +21,7 @@ from starc.cli.score import (
     Protocol,
     check_protocol,
     meteor_with_progress,
+    save,
     show,
 )
 
@@ -321,7 +322,7 @@ def evaluate(
     """Caption annotated videos from their features, as `starc caption` would, and score that."""
     from starc.evaluation import score
     from starc.files.annotations import prediction_file
-    from starc.files.written import check_target, write_text
+    from starc.files.written import check_target
     from starc.training import evaluate as evaluation
 
     check_protocol(protocol)
@@ -345,7 +346,7 @@ def evaluate(
         )
     captioned = time.perf_counter()
     if target is not None:
-        write_text(target, prediction_file(answers.predictions), overwrite=overwrite)
+        save(target, prediction_file(answers.predictions), overwrite=overwrite)
     with meteor_with_progress() as meteor:
         report = score(
             answers.predictions,
