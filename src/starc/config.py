@@ -43,7 +43,7 @@ def training_only(default: Value) -> Value:
 
 
 def added(default: Value) -> Value:
-    """A field that older model folders do without: for them it is the default."""
+    """A field that older folders do without: for them it is the default."""
     made: Value = field(default=default, metadata={"added": True})
     return made
 
@@ -429,7 +429,7 @@ class BeamSearch:
 class LossConfig:
     """What training minimises."""
 
-    target: Literal["events", "speech"] = "events"
+    target: Literal["events", "speech"] = added("events")
     """What the decoder learns to say of a video: its annotated events; or, as in Vid2Seq's
     pretraining, what is spoken in it, which it then does not hear."""
     label_smoothing: float = 0.1

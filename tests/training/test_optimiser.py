@@ -18,7 +18,7 @@ from starc.errors import ConfigError, MissingExtra
 from starc.model import checkpoint
 from starc.model.starc import STaRC
 from starc.training.loop import adam, rate, train
-from starc.training.recipes import TrainConfig, apply_overrides
+from starc.training.recipes import TrainConfig, apply_overrides, from_dict, to_dict
 from starc.training.run import RunFolder
 from starc.training.train import run_training
 from support import small_training as small
@@ -153,3 +153,11 @@ def test_a_line_per_validation_where_there_is_no_terminal(tmp_path: Path) -> Non
     ended = CliRunner().invoke(app, ["train", "tiny", *arguments, *store, *settings])
     assert ended.exit_code == 0, ended.output
     assert "epoch 1, step 2: CIDEr" in ended.stdout
+
+
+def test_runs_begun_before_these_settings_go_on() -> None:
+    old = to_dict(small.recipe())
+    for name in ("fresh_rate", "schedule", "betas", "weight_decay", "wandb"):
+        del old["train"][name]
+    del old["model"]["loss"]["target"]
+    assert from_dict(old) == small.recipe()

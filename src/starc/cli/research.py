@@ -23,6 +23,7 @@ from starc.cli.score import (
     check_protocol,
     meteor_with_progress,
     require_annotators,
+    save,
     show,
 )
 
@@ -340,7 +341,7 @@ def evaluate(
     """Caption annotated videos from their features, as `starc caption` would, and score that."""
     from starc.evaluation import score
     from starc.files.annotations import prediction_file
-    from starc.files.written import check_target, write_text
+    from starc.files.written import check_target
     from starc.training import evaluate as evaluation
 
     require_annotators(annotators)
@@ -369,7 +370,7 @@ def evaluate(
         )
     captioned = time.perf_counter()
     if target is not None:
-        write_text(target, prediction_file(answers.predictions), overwrite=overwrite)
+        save(target, prediction_file(answers.predictions), overwrite=overwrite)
     with meteor_with_progress() as meteor:
         report = score(
             answers.predictions,

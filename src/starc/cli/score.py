@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from starc.cli.progress import err, note, out, print_json
+from starc.errors import StarcError
 from starc.files.written import check_target, write_text
 
 if TYPE_CHECKING:
@@ -218,4 +219,12 @@ def write_per_video(report: Report, path: Path, *, overwrite: bool) -> None:
     writer.writerow(["video", *columns])
     values = [column.tolist() for column in columns.values()]
     writer.writerows(zip(map(cell, report.videos), *values, strict=True))
-    write_text(path, file.getvalue(), overwrite=overwrite)
+    save(path, file.getvalue(), overwrite=overwrite)
+
+
+def save(path: Path, text: str, *, overwrite: bool) -> None:
+    """A file of ours, or one line that says why not."""
+    try:
+        write_text(path, text, overwrite=overwrite)
+    except OSError as error:
+        raise StarcError(f"{path}: cannot be written ({error.strerror}); choose another") from None

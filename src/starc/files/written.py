@@ -23,7 +23,7 @@ def write_text(path: Path, text: str, *, overwrite: bool) -> None:
 def check_target(path: Path, *, overwrite: bool) -> None:
     """An error if `path` holds what we did not write, or what was changed since."""
     if not path.absolute().parent.is_dir():
-        raise ConfigError(f"-o {path}: there is no folder {path.parent}; make it first")
+        raise ConfigError(f"{path}: there is no folder {path.parent}; make it first")
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path}: is not a file; name one, or leave out -o to print")
     if overwrite or not path.exists() or not path.stat().st_size or _record(path).exists():

@@ -26,6 +26,7 @@ from starc.config import (
     T5Config,
     TemporalConfig,
     Windowing,
+    added,
 )
 from starc.errors import ConfigError
 
@@ -43,15 +44,15 @@ class TrainConfig:
     """Peak rate."""
     relative_rate: bool = False
     """Multiply a weight's rate by its size, as Adafactor does: for training from scratch."""
-    fresh_rate: float | None = None
+    fresh_rate: float | None = added(None)
     """Peak rate of the parts that --init did not bring; None: that of all others."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    schedule: Literal["cosine", "linear", "constant"] = added("cosine")
     """How the rate goes on after the warm-up: down to 0 by a cosine or a line, or not at all."""
     warmup: float = 0.1
     """Share of all steps with a linearly rising rate."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[float, float] = added((0.9, 0.999))
     """Adam's memory of gradients and of their squares."""
-    weight_decay: float = 0.0
+    weight_decay: float = added(0.0)
     """Of matrices, decoupled from the gradient (AdamW); norms and biases do not decay."""
     late_schedule: bool = False
     """Set the rate after a step instead of before it, so that step 0 runs at the full rate and step
@@ -75,7 +76,7 @@ class TrainConfig:
     """The metric that chooses the best checkpoint."""
     tensorboard: bool = False
     """Write losses and validations for TensorBoard too, into RUN/tensorboard."""
-    wandb: str = ""
+    wandb: str = added("")
     """Send what metrics.jsonl gets to this project of Weights & Biases too; empty: send nothing."""
 
 
