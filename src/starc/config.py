@@ -42,6 +42,12 @@ def training_only(default: Value) -> Value:
     return made
 
 
+def added(default: Value) -> Value:
+    """A field that older folders do without: for them it is the default."""
+    made: Value = field(default=default, metadata={"added": True})
+    return made
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputConfig:
     """What a model is given: frames and speech, and who encodes them."""
@@ -56,11 +62,16 @@ class InputConfig:
     """Who embeds the captions of the datastore: a CLIP folder or hub id, or minilm."""
     joint_space: bool = False
     """Features are vectors of pictures and speech together (joint.safetensors maps into it)."""
-    familiar_speech: float = field(default=0.0, metadata={"optional": True})
+    familiar_speech: float = added(0.0)
     """Below this likeness of its speech to the datastore (inference/familiarity.py) a video is not
     of the model's kind, and is not captioned unasked; 0: all are."""
-    familiar_frames: float = field(default=0.0, metadata={"optional": True})
+    familiar_frames: float = added(0.0)
     """The same of its frames, where nothing is said."""
+    video: bool = added(True)
+    """The decoder sees the video. Without it (speech only) nothing that is made of frames is left:
+    no saliency, no retrieval."""
+    speech: bool = added(True)
+    """The decoder hears what is said; without it every video is silent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -418,6 +429,9 @@ class BeamSearch:
 class LossConfig:
     """What training minimises."""
 
+    target: Literal["events", "speech"] = added("events")
+    """What the decoder learns to say of a video: its annotated events; or, as in Vid2Seq's
+    pretraining, what is spoken in it, which it then does not hear."""
     label_smoothing: float = 0.1
     """Of the cross-entropy."""
     saliency_weight: float = 6.0
@@ -455,9 +469,9 @@ class Config:
     retrieval: RetrievalConfig | None = field(default_factory=RetrievalConfig)
     prompt: PromptConfig | None = field(default_factory=PromptConfig)
     t5: T5Config = field(default_factory=T5Config)
-    llama: LlamaConfig | None = field(default=None, metadata={"optional": True})
+    llama: LlamaConfig | None = field(default=None, metadata={"added": True})
     """A Llama-family decoder in T5's place: T_in becomes its prefix."""
-    writer: WriterConfig | None = field(default=None, metadata={"optional": True})
+    writer: WriterConfig | None = field(default=None, metadata={"added": True})
     """A language model that writes the captions of the spans which the decoder has found."""
     decoding: BeamSearch = field(default_factory=BeamSearch)
     loss: LossConfig = field(default_factory=LossConfig, metadata={"training": True})
@@ -625,6 +639,13 @@ def check(config: Config) -> None:
                 f"swsa.stride: {len(steps)} strides for {len(config.swsa.sizes)} sizes; "
                 "give one, or one per size"
             )
+    if not config.inputs.video and (config.saliency or config.retrieval or config.swsa):
+        raise ConfigError(
+            "inputs.video: without video there is nothing to refine, score or segment; set "
+            "swsa=none, saliency=none, retrieval=none, prompt=none too (--no-video does)"
+        )
+    if not config.inputs.video and not config.inputs.speech:
+        raise ConfigError("inputs: neither video nor speech is left; keep one of them")
     if config.prompt is not None and config.saliency is None:
         raise ConfigError("prompt: needs saliency scores; set saliency=on or prompt=none")
 
@@ -685,11 +706,7 @@ def build(kind: type, data: Any, where: str) -> Any:
     for name in data:
         if name not in hints:
             raise ConfigError(f"{where}.{name}: unknown setting; {suggest(name, hints)}")
-    optional = {
-        spec.name
-        for spec in dataclasses.fields(kind)
-        if spec.metadata.get("training") or spec.metadata.get("optional")
-    }
+    optional = {spec.name for spec in dataclasses.fields(kind) if spec.metadata}
     if missing := [name for name in hints if name not in data and name not in optional]:
         raise ConfigError(f"{where}: missing {', '.join(missing)}; write all settings")
     values = {

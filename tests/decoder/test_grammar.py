@@ -160,3 +160,50 @@ def test_search_by_kind_needs_the_grammar() -> None:
         BeamSearch(token_type_first=True)
     with pytest.raises(ValueError, match="needs token_type_first"):
         BeamSearch(grammar=True, max_repeated_words=3)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("types", [False, True])
+def test_given_times_are_said_and_every_event_has_words(beams: int, types: bool) -> None:
+    """Whatever the model would rather say, however little room; neighbours change nothing."""
+    torch.manual_seed(1)
+    t5 = T5(SIZE)
+    text = SIZE.text_vocabulary
+    # Several events, one shorter than a bin, two that begin together; one; none.
+    given = [[text, text + 4, text + 4, text + 4, text + 4, text + 9], [text + 2, text + 11], []]
+    memory_BMD = torch.randn(3, 10, SIZE.width)
+    mask_BM = torch.ones(3, 10, dtype=torch.bool)
+    for tokens in (3, 12, 40):
+        search = BeamSearch(beams=beams, max_tokens=tokens, grammar=types, token_type_first=types)
+        found = generate(t5, memory_BMD, mask_BM, search, given)
+        for n, (decoded, times) in enumerate(zip(found, given, strict=True)):
+            assert [token for token in decoded.ids if token >= text] == times
+            assert decoded.ids[-1] == 1 and len(decoded.ids) <= max(tokens, 10)
+            said = time_tokens.captions(
+                decoded.ids, vocabulary=VOCABULARY, decode=lambda ids: " ".join(map(str, ids))
+            )
+            assert len(said) == len(times) // 2 and all(said)
+            assert all(3 <= int(word) < 20 for caption in said for word in caption.split())
+            alone = generate(t5, memory_BMD[[n]], mask_BM[[n]], replace(search), [times])
+            # A lone video has no neighbour that needs more room than `max_tokens`.
+            assert tokens == 3 or alone[0].ids == decoded.ids
+
+
+def test_words_end_by_the_mass_of_all_that_could_follow() -> None:
+    text = SIZE.text_vocabulary
+    given_BN = torch.tensor([[text + 1, text + 3, 1]])
+
+    def best(*said: int, word: float, room: int = 9) -> int:
+        score_BKV = torch.full((1, 1, VOCABULARY.size), 1e-9)
+        score_BKV[..., 7] = word
+        score_BKV[..., text : text + 8] = 0.05  # 0.4 in all
+        said_BKL = torch.tensor([[[0, *said]]])
+        chosen = grammar.follow_(score_BKV.log(), said_BKL, VOCABULARY, given_BN, room=room)
+        return int(chosen.argmax())
+
+    assert best(word=0.9) == text + 1
+    assert best(text + 1, word=0.9) == text + 3
+    assert best(text + 1, text + 3, word=0.01) == 7
+    assert best(text + 1, text + 3, 7, word=0.5) == 7
+    assert best(text + 1, text + 3, 7, word=0.3) == 1
+    assert best(text + 1, text + 3, 7, word=0.5, room=1) == 1

@@ -80,8 +80,8 @@ def test_bad_input_is_one_line_and_exit_2(data: Path, tmp_path: Path) -> None:
     assert "note: 1 reference videos have no prediction" in ran.stderr
     assert starc("score", predictions, reference, "--protocol", "mine").returncode == 2
     ran = starc("score", predictions, reference, "--per-video", tmp_path / "no" / "rows.csv")
-    assert ran.returncode == 1
-    assert "cannot be written" in ran.stderr
+    assert ran.returncode == 2
+    assert "there is no folder" in ran.stderr
 
 
 def test_help_needs_no_torch() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -226,3 +227,28 @@ def test_the_two_stages(tmp_path: Path) -> None:
     wider = apply_overrides(recipe(), ["model.t5.feed_forward=48"])
     with pytest.raises(CheckpointError, match="the recipe needs"):
         initialised(checkpoint.load(one / "best"), wider)
+
+
+def test_one_model_is_drawn(tmp_path: Path, meteor_backend: Any) -> None:
+    meteor_backend("auto")
+    arguments, made = files(tmp_path / "data"), task(recipe())
+    saved = {"tokenizer": made.collate.tokenizer, "store": made.store}
+    checkpoint.save(tmp_path / "model", STaRC(recipe().model), **saved)
+    out = ["--out", str(tmp_path / "out"), "--videos", "2"]
+    result = CliRunner().invoke(app, ["analyse", str(tmp_path / "model"), *out, *arguments[:6]])
+    assert result.exit_code == 0, result.exception
+    for name in ("saliency-inside-outside", "qualitative", "failure"):
+        assert (tmp_path / f"out/{name}.png").stat().st_size > 5000
+    lines = (tmp_path / "out/saliency-inside-outside.csv").read_text().splitlines()
+    assert lines[0] == "video,inside,outside"
+    assert len(lines) == 1 + 8 + 1, "all videos, not only those that are looked at"
+
+
+def test_saliency_by_place_in_numbers(tmp_path: Path) -> None:
+    (one, _) = analysis.analyse(untrained(recipe()), videos(2), range(2), methods=())
+    inside = one.salient_T.bool()
+    seen = dataclasses.replace(one, saliency_T=torch.where(inside, 0.75, 0.25))
+    _, numbers = figures.saliency_by_place([seen], tmp_path / "figure.png")
+    assert numbers.read_text().splitlines()[1:] == ["video0,0.75,0.25", "all frames,0.75,0.25"]
+    silent = dataclasses.replace(one, saliency_T=None)
+    assert figures.saliency_by_place([silent], tmp_path / "none.png") == []

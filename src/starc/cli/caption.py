@@ -194,7 +194,8 @@ def caption_file(
     video: Path, captioner: Captioner, out: Path | None, formats: Sequence[str], output: Output
 ) -> tuple[Captioned, tuple[str, ...]]:
     """Caption one video into `out`, or onto stdout (WebVTT if no format is named)."""
-    from starc.output.formats import check_format, check_target, infer, render, write
+    from starc.files.written import check_target
+    from starc.output.formats import check_format, infer, render, write
 
     if len(formats) > 1:
         raise ConfigError(f"--format {', '.join(formats)}: one file has one format; name a folder")
@@ -203,8 +204,6 @@ def caption_file(
     format = check_format(format, output.mode, out)
     if out is None and format == "video":
         raise ConfigError("--format video: is a video file, not text; name a file to write")
-    if out is not None and not out.parent.is_dir():
-        raise ConfigError(f"-o {out}: there is no folder {out.parent}; make it first")
     if out is not None:
         check_target(out, overwrite=output.overwrite)
     with stages() as on_progress:

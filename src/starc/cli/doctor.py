@@ -32,6 +32,7 @@ EXTRAS = {
     "qdrant": "a datastore shared by several machines",
     "plots": "figures",
     "tensorboard": "training curves",
+    "wandb": "training curves on a server",
     "hdf5": "features in HDF5 files",
 }
 

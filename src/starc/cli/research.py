@@ -6,6 +6,7 @@ Like cli.py this only parses, calls the library and prints; torch is imported in
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,18 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from starc.cli.progress import bar, err, note, out
-from starc.cli.score import AnnotatorsOption
+from starc.cli.progress import bar, err, note, out, print_json
+from starc.cli.score import (
+    AnnotatorsOption,
+    AsJson,
+    Overwrite,
+    Protocol,
+    check_protocol,
+    meteor_with_progress,
+    require_annotators,
+    save,
+    show,
+)
 
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
 recipes = typer.Typer(help="Recipes, ablations and settings.", invoke_without_command=True)
@@ -38,6 +49,8 @@ Subset = Annotated[str | None, typer.Option(help="Split of a YouCook2 file to us
 ValidationSubset = Annotated[
     str | None, typer.Option(help="Split of the --validation file, such as validation.")
 ]
+NoVideo = Annotated[bool, typer.Option("--no-video", help="Speech only.")]
+NoSpeech = Annotated[bool, typer.Option("--no-speech", help="Video only.")]
 RunFolder = Annotated[Path, typer.Option("--run", "--out", "-o", help="Folder of the run.")]
 
 
@@ -143,6 +156,13 @@ def model_name(name: str) -> str:
     return str(EMBEDDED) if name == "embedded" else name
 
 
+def inputs(no_video: bool, no_speech: bool) -> list[str]:
+    """The settings that leave a sense out."""
+    from starc.training.recipes import NO_SPEECH, NO_VIDEO
+
+    return [*(NO_VIDEO if no_video else ()), *(NO_SPEECH if no_speech else ())]
+
+
 def import_checkpoint(
     file: Annotated[Path, typer.Argument(help="A published .pth of Vid2Seq or STaRC.")],
     folder: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
@@ -175,10 +195,18 @@ def import_checkpoint(
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="youcook2, vitt, activitynet, vid2seq, tiny …")],
-    annotations: Annotations,
+    recipe: Annotated[
+        str, typer.Argument(help="youcook2, vitt, activitynet, vid2seq, pretrain, tiny …")
+    ],
     features: FeaturesPath,
     run: RunFolder,
+    annotations: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--annotations",
+            help="Annotated videos; again for further references. pretrain needs none.",
+        ),
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="tokenizer.json of the T5; else that of --init.")
     ] = None,
@@ -195,6 +223,8 @@ def train(
     subset: Subset = None,
     validation_subset: ValidationSubset = None,
     settings: Settings = None,
+    no_video: NoVideo = False,
+    no_speech: NoSpeech = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")] = False,
 ) -> None:
     """Train a model. Several GPUs, or CPUs: torchrun --nproc-per-node 2 -m starc train … -o RUN."""
@@ -202,7 +232,15 @@ def train(
 
     init = Path(model_name(str(init))) if init else None
     files = Files(
-        annotations, features, speech, validation, store, tokenizer, init, subset, validation_subset
+        annotations or None,
+        features,
+        speech,
+        validation,
+        store,
+        tokenizer,
+        init,
+        subset,
+        validation_subset,
     )
     with bar("Training", "{task.fields[scores]}") as progress:
         task = progress.add_task("", total=None, scores="")
@@ -211,12 +249,14 @@ def train(
             scores = line.get("validation") or {"loss": line.get("loss")}
             text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
             progress.update(task, total=line.get("steps"), completed=line["step"], scores=text)
+            if "validation" in line and not err.is_terminal:
+                out.print(f"epoch {line['epoch']}, step {line['step']}: {text}", highlight=False)
 
         run_training(
             recipe,
             files,
             run,
-            settings or [],
+            [*inputs(no_video, no_speech), *(settings or [])],
             resume=resume,
             progress=on_line,
             on_note=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True),
@@ -285,14 +325,34 @@ def evaluate(
     ] = None,
     subset: Subset = None,
     annotators: AnnotatorsOption = "apart",
+    protocol: Protocol = "published",
+    given_boundaries: Annotated[
+        bool,
+        typer.Option(
+            "--given-boundaries",
+            help="Tell the model when the annotated events happen; it says what happens then.",
+        ),
+    ] = False,
+    no_video: NoVideo = False,
+    no_speech: NoSpeech = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
     """Caption annotated videos from their features, as `starc caption` would, and score that."""
-    from starc.cli.score import meteor_with_progress, require_annotators, show
     from starc.evaluation import score
-    from starc.files.annotations import write_predictions
+    from starc.files.annotations import prediction_file
+    from starc.files.written import check_target
     from starc.training import evaluate as evaluation
 
     require_annotators(annotators)
+    check_protocol(protocol)
+    given_boundaries = given_boundaries or protocol == "titles"
+    if given_boundaries and annotators == "together":
+        found = "given boundaries are those of one annotator; score annotators apart"
+        raise typer.BadParameter(found, param_hint="--annotators")
+    if target is not None:
+        check_target(target, overwrite=overwrite)
+    begun = time.perf_counter()
     folder = Path(model_name(str(model)))
     with bar("Captioning") as progress:
         task = progress.add_task("", total=None)
@@ -304,17 +364,29 @@ def evaluate(
             store=store,
             beams=beams,
             subset=subset,
+            given_boundaries=given_boundaries,
+            settings=inputs(no_video, no_speech),
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
+    captioned = time.perf_counter()
     if target is not None:
-        write_predictions(answers.predictions, target)
+        save(target, prediction_file(answers.predictions), overwrite=overwrite)
     with meteor_with_progress() as meteor:
         report = score(
             answers.predictions,
             answers.references,
+            protocol=protocol,  # type: ignore[arg-type]
             annotators=annotators,  # type: ignore[arg-type]
             meteor=meteor,
         )
+    if as_json:
+        seconds = {
+            "load": answers.loading,
+            "caption": captioned - begun - answers.loading,
+            "score": time.perf_counter() - captioned,
+        }
+        auc = {"saliency_auc": answers.saliency_auc}
+        return print_json(report.to_json() | auc | {"seconds": seconds})
     show([report])
     if answers.saliency_auc is not None:
         out.print(f"Saliency: {answers.saliency_auc:.3f} AUC, inside events against outside")

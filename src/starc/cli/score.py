@@ -6,6 +6,7 @@ Papers print scores × 100, and so do the tables; CSV and JSON keep the raw numb
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,7 +20,7 @@ from rich.table import Table
 
 from starc.cli.progress import err, note, out, print_json
 from starc.errors import StarcError
-from starc.files.atomic import replacing
+from starc.files.written import check_target, write_text
 
 if TYPE_CHECKING:
     from starc.evaluation.meteor import Meteor
@@ -43,12 +44,34 @@ AnnotatorsOption = Annotated[
 ]
 
 
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="published, pdvc (missing videos count 0), paragraph, proposals, chapters or titles "
+        "(docs/evaluation.md)."
+    ),
+]
+
+
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a file that starc did not write.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def check_protocol(name: str) -> None:
+    """A usage error unless there is such a protocol."""
+    from starc.evaluation.report import PROTOCOLS
+
+    if name not in PROTOCOLS:
+        found = f"{name!r} is not one of {', '.join(PROTOCOLS)}"
+        raise typer.BadParameter(found, param_hint="--protocol")
+
+
 def score(
     predictions: Annotated[Path, typer.Argument(help="What a system predicted.")],
     references: Annotated[list[Path], typer.Argument(help="One or more annotation files.")],
-    protocol: Annotated[
-        str, typer.Option(help="[b]published[/b], or [b]pdvc[/b]: missing videos count 0.")
-    ] = "published",
+    protocol: Protocol = "published",
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Skip reference videos without prediction.")
     ] = False,
@@ -60,15 +83,16 @@ def score(
     per_video: Annotated[
         Path | None, typer.Option("--per-video", help="Write a CSV with a row per video.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
 ) -> None:
     """Score predictions: CIDEr, METEOR, SODA_c, BLEU, ROUGE-L, precision, recall, F1."""
     from starc import evaluation
 
-    if protocol not in ("published", "pdvc"):
-        found = f"{protocol!r} is not one of published, pdvc"
-        raise typer.BadParameter(found, param_hint="--protocol")
+    check_protocol(protocol)
     require_annotators(annotators)
+    if per_video:
+        check_target(per_video, overwrite=overwrite)
     files = [predictions] if compare is None else [predictions, compare]
     with meteor_with_progress() as meteor:
         reports = [
@@ -85,7 +109,7 @@ def score(
         ]
     differences = evaluation.compare(*reports) if compare else []
     if per_video:
-        write_per_video(reports[0], per_video)
+        write_per_video(reports[0], per_video, overwrite=overwrite)
     if not as_json:
         return show(reports, differences, names=[file.stem for file in files])
     if not compare:
@@ -126,13 +150,20 @@ def show(
 
     report = reports[0]
     at_tious, at_seconds = [f"@{t}" for t in TIOUS], [f"@{s}s" for s in SECONDS]
-    tables = [_table("Captions", "mean", *at_tious)]
-    for name in [name for name in _PRINTED if name in report.metrics]:
+    tables = []
+    if captions := [name for name in _PRINTED if name in report.metrics]:
+        tables.append(
+            _table("Captions", "mean", *at_tious) if report.per_tiou else _table("Text", "")
+        )
+    for name in captions:
         values = [report.metrics[name], *report.per_tiou.get(name, [])]
         tables[-1].add_row(_PRINTED[name], *map(_percent, values))
-    for title, suffixes in (("Localisation", ["", *at_tious]), ("Start within", at_seconds)):
+    places = {"Localisation": ["", *at_tious], "Start within": at_seconds}
+    if report.protocol == "chapters":
+        places = {"Boundaries": ["@5s", "@3s", "@0.5", "@0.7"]}
+    for title, suffixes in places.items() if "F1" in report.metrics else ():
         tables.append(_table(title, *(suffix or "mean" for suffix in suffixes)))
-        for name in [name for name in LOCALISATION if name in report.metrics]:
+        for name in LOCALISATION:
             values = [report.metrics[name + suffix] for suffix in suffixes]
             tables[-1].add_row(name, *map(_percent, values))
     if differences:
@@ -150,10 +181,13 @@ def show(
     for table in tables:
         out.print(table)
         out.print()
-    quality = report.segments
+    if quality := report.segments:
+        out.print(
+            f"Segments: Recall@0.5 {_percent(quality['Recall@0.5'])} · mean IoU "
+            f"{_percent(quality['Mean IoU'])} · {quality['Matched segments']:.0f} matched",
+            highlight=False,
+        )
     out.print(
-        f"Segments: Recall@0.5 {_percent(quality['Recall@0.5'])} · mean IoU "
-        f"{_percent(quality['Mean IoU'])} · {quality['Matched segments']:.0f} matched\n"
         f"{report.predicted} of {report.total} videos predicted, {report.events} events",
         highlight=False,
     )
@@ -174,17 +208,23 @@ def _percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def write_per_video(report: Report, path: Path) -> None:
+def write_per_video(report: Report, path: Path, *, overwrite: bool) -> None:
     """A CSV with a row per video; raw numbers."""
     from starc.output.formats import cell
 
     columns: dict[str, Any] = {name: x for name, x in report.per_video.items() if "@" not in name}
     columns |= report.per_video
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(["video", *columns])
+    values = [column.tolist() for column in columns.values()]
+    writer.writerows(zip(map(cell, report.videos), *values, strict=True))
+    save(path, file.getvalue(), overwrite=overwrite)
+
+
+def save(path: Path, text: str, *, overwrite: bool) -> None:
+    """A file of ours, or one line that says why not."""
     try:
-        with replacing(path) as file:
-            writer = csv.writer(file)
-            writer.writerow(["video", *columns])
-            values = [column.tolist() for column in columns.values()]
-            writer.writerows(zip(map(cell, report.videos), *values, strict=True))
+        write_text(path, text, overwrite=overwrite)
     except OSError as error:
         raise StarcError(f"{path}: cannot be written ({error.strerror}); choose another") from None

@@ -10,14 +10,15 @@ neighbours never change its result. Here K is beams and C = 2K the candidates of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from starc.config import BeamSearch
+from starc.config import EVENT_TOKENS, BeamSearch
 from starc.decoder import grammar
 from starc.decoder.incremental import IncrementalDecoder
 from starc.decoder.llama import CausalDecoder, CausalSteps
@@ -44,9 +45,13 @@ class Decoded:
 
 @torch.inference_mode()
 def generate(
-    decoder: T5 | CausalDecoder, memory_BMD: Tensor, memory_mask_BM: Tensor, search: BeamSearch
+    decoder: T5 | CausalDecoder,
+    memory_BMD: Tensor,
+    memory_mask_BM: Tensor,
+    search: BeamSearch,
+    given: Sequence[Sequence[int]] | None = None,
 ) -> list[Decoded]:
-    """The best sequence of each video."""
+    """The best sequence of each video; `given` are the time ids that it must have."""
     decoder.check_memory(memory_BMD, memory_mask_BM)
     if 2 * search.beams > decoder.settings.vocabulary:
         raise ValueError(f"{search.beams} beams need a vocabulary of twice that many ids")
@@ -57,7 +62,7 @@ def generate(
         stepper = IncrementalDecoder(decoder, memory_BMD, memory_mask_BM, beams=search.beams)
     else:
         stepper = CausalSteps(decoder, memory_BMD, memory_mask_BM, beams=search.beams)
-    hypotheses = _Hypotheses(stepper, search)
+    hypotheses = _Hypotheses(stepper, search, given)
     (_greedy if search.beams == 1 else _beams)(hypotheses)
     return cast(list[Decoded], hypotheses.decoded)
 
@@ -65,8 +70,20 @@ def generate(
 class _Hypotheses:
     """The running sequences of all unfinished videos, and what each may say next."""
 
-    def __init__(self, stepper: IncrementalDecoder | CausalSteps, search: BeamSearch) -> None:
+    def __init__(
+        self,
+        stepper: IncrementalDecoder | CausalSteps,
+        search: BeamSearch,
+        given: Sequence[Sequence[int]] | None = None,
+    ) -> None:
         settings, shape = stepper.settings, (stepper.videos, search.beams)
+        self.given_BN: Tensor | None = None
+        if given is not None:
+            most = max(map(len, given))
+            rows = [[*times, *([END] * (most + 1 - len(times)))] for times in given]
+            self.given_BN = torch.tensor(rows, device=stepper.device)
+            least = EVENT_TOKENS * most // 2 + 1
+            search = replace(search, max_tokens=max(search.max_tokens, least))
         self.stepper, self.search = stepper, search
         device = stepper.device
         self.said_BKL = torch.full((*shape, 1), PAD, dtype=torch.long, device=device)
@@ -75,7 +92,7 @@ class _Hypotheses:
         self.score_BK[:, 0] = 0.0
         self.length = 0
         """Tokens said so far."""
-        if search.grammar:
+        if search.grammar or given is not None:
             self.vocabulary = Vocabulary(settings.text_vocabulary, settings.bins)
         self.videos = list(range(stepper.videos))
         """Numbers of the unfinished videos in the batch that was given."""
@@ -96,12 +113,14 @@ class _Hypotheses:
             score_BKV.scatter_(2, said_BKL, new_BKL)
         if self.length < search.min_tokens:
             score_BKV[..., END] = float("-inf")
-        if search.grammar:
-            room, repeated = search.max_tokens - self.length, search.max_repeated_words
+        room, repeated = search.max_tokens - self.length, search.max_repeated_words
+        if self.given_BN is not None:
+            grammar.follow_(score_BKV, said_BKL, self.vocabulary, self.given_BN, room=room)
+        elif search.grammar:
             grammar.forbid_(score_BKV, said_BKL, self.vocabulary, room=room)
-            if search.token_type_first:
-                grammar.vary_(score_BKV, said_BKL, self.vocabulary, max_repeated_words=repeated)
-                grammar.weigh_(score_BKV, said_BKL, self.vocabulary, search.quantiles)
+        if search.token_type_first:
+            grammar.vary_(score_BKV, said_BKL, self.vocabulary, max_repeated_words=repeated)
+            grammar.weigh_(score_BKV, said_BKL, self.vocabulary, search.quantiles)
         return score_BKV, log_BKV
 
     def go_on(self, parent_BK: Tensor, token_BK: Tensor, log_BK: Tensor) -> None:
@@ -121,6 +140,8 @@ class _Hypotheses:
         """Go on with these videos only."""
         self.said_BKL, self.log_BKL = self.said_BKL[rows], self.log_BKL[rows]
         self.score_BK = self.score_BK[rows]
+        if self.given_BN is not None:
+            self.given_BN = self.given_BN[rows]
         self.videos = [self.videos[row] for row in rows.tolist()]
         if len(rows):
             self.stepper.keep(rows)

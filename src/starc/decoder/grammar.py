@@ -58,6 +58,32 @@ def forbid_(score_BKV: Tensor, said_BKL: Tensor, vocabulary: Vocabulary, *, room
     return score_BKV
 
 
+def follow_(
+    score_BKV: Tensor, said_BKL: Tensor, vocabulary: Vocabulary, given_BN: Tensor, *, room: int
+) -> Tensor:
+    """Let the given time ids be said, in their order, and words between them, in place.
+
+    `given_BN` holds start and end of each event, then end ids. Where the next time is known, only
+    whether the words are over is the model's to say: by the mass of all times and the end. Words
+    end early enough (`room`) for every event to have one.
+    """
+    text, forbidden = vocabulary.text_tokens, float("-inf")
+    phase_BK, _ = places(said_BKL, vocabulary)
+    count_BK = (said_BKL >= text).sum(-1)
+    events_BK = ((given_BN >= text).sum(-1, keepdim=True) - count_BK) // 2
+    next_BK1 = given_BN.gather(1, count_BK)[..., None]
+    end_BK1 = score_BKV[..., vocabulary.end, None]
+    over_BK1 = torch.cat([score_BKV[..., text:], end_BK1], -1).logsumexp(-1, keepdim=True)
+    no_words = (phase_BK == OPENING) | (phase_BK == STARTED)
+    no_words |= (phase_BK == WORDS) & (room <= EVENT_TOKENS * events_BK + 1)
+    words_BKV = score_BKV[..., :text].masked_fill_(no_words[..., None], forbidden)
+    words_BKV[..., list(vocabulary.wordless)] = forbidden
+    score_BKV[..., text:] = forbidden
+    return score_BKV.scatter_(
+        2, next_BK1, over_BK1.masked_fill(phase_BK[..., None] == TIMED, forbidden)
+    )
+
+
 def vary_(
     score_BKV: Tensor,
     said_BKL: Tensor,

@@ -164,6 +164,20 @@ def mark_repeated(events: Sequence[Event]) -> list[Event]:
     return marked
 
 
+def captions(ids: Sequence[int], *, vocabulary: Vocabulary, decode: Decode) -> list[str]:
+    """The text after each pair of time ids: for events whose times were given, however short."""
+    texts: list[list[int]] = []
+    times = 0
+    for token in ids:
+        if token >= vocabulary.text_tokens:
+            times += 1
+            if times % 2 == 0:
+                texts.append([])
+        elif texts and token not in vocabulary.wordless:
+            texts[-1].append(token)
+    return [" ".join(decode(text).split()) for text in texts]
+
+
 def denoising_pair(
     ids: Sequence[int],
     *,

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from starc.evaluation.pairs import Floats, Groups, Ints, sums
 
 ORDERS = 4
-_TINY, _SMALL = 1e-15, 1e-9
-_SIGMA = 6.0
-_BETA = 1.2
+TINY, SMALL = 1e-15, 1e-9
+SIGMA = 6.0
+BETA = 1.2
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ def bleu(groups: Groups, grams: NGrams) -> Floats:
     reference_G = groups.sums(grams.words_C[groups.reference_U[groups.pair_I]])
     reference_G += np.bincount(groups.group_N, minlength=total)
 
-    product_G4 = np.cumprod((correct_G4 + _TINY) / (guess_G4 + _SMALL), 1)
+    product_G4 = np.cumprod((correct_G4 + TINY) / (guess_G4 + SMALL), 1)
     score_G4 = product_G4 ** (1 / np.arange(1, ORDERS + 1))
-    ratio_G = (guess_G4[:, 0] + _TINY) / (reference_G + _SMALL)
+    ratio_G = (guess_G4[:, 0] + TINY) / (reference_G + SMALL)
     brevity_G = np.where(ratio_G < 1, np.exp(1 - 1 / np.maximum(ratio_G, 1e-300)), 1.0)
     result: Floats = score_G4 * brevity_G[:, None] * (groups.size_G > 0)[:, None]
     return result
@@ -157,7 +157,7 @@ def cider(groups: Groups, grams: NGrams) -> Floats:
 
     bigrams_C = np.maximum(grams.words_C - 1, 0)
     delta_I = (bigrams_C[hypothesis_I] - bigrams_C[reference_I]).astype(np.float64)
-    return groups.means(value.mean(1) * np.exp(-(delta_I**2) / (2 * _SIGMA**2)) * 10.0)
+    return groups.means(value.mean(1) * np.exp(-(delta_I**2) / (2 * SIGMA**2)) * 10.0)
 
 
 def _find(key_X: Ints, sorted_keys: Ints) -> tuple[Ints, NDArray[np.bool_]]:
@@ -175,12 +175,16 @@ def rouge(groups: Groups, tokenised: Sequence[str]) -> Floats:
 
 
 def rouge_l(hypothesis: Sequence[str], reference: Sequence[str]) -> float:
-    """F of common-subsequence precision and recall: (1 + β²) P R / (R + β² P)."""
+    """ROUGE-L of one pair."""
     common = common_subsequence(hypothesis, reference)
-    if not common:
+    return rouge_f(common / len(hypothesis), common / len(reference))
+
+
+def rouge_f(precision: float, recall: float) -> float:
+    """F of common-subsequence precision and recall: (1 + β²) P R / (R + β² P)."""
+    if not precision or not recall:
         return 0.0
-    precision, recall = common / len(hypothesis), common / len(reference)
-    return ((1 + _BETA**2) * precision * recall) / (recall + _BETA**2 * precision)
+    return ((1 + BETA**2) * precision * recall) / (recall + BETA**2 * precision)
 
 
 def common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:

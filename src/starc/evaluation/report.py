@@ -1,9 +1,10 @@
 """Score a prediction file: all metrics of the published evaluator, with the recipe that made them.
 
 In: predictions and one or more references (files or events per video). Out: a `Report` with every
-metric under its published name (raw, 0 to 1; CIDEr 0 to 10), the values per video and a one-line
-signature: two scores with the same signature can be compared. `compare` tells whether one system is
-better than another or whether it is the videos: a paired bootstrap over videos.
+metric of a protocol under its published name (raw, 0 to 1; CIDEr 0 to 10), the values per video
+and a one-line signature: two scores with the same signature can be compared. `compare` tells
+whether one system is better than another or whether it is the videos: a paired bootstrap over
+videos.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 
 from starc.errors import AnnotationError
 from starc.evaluation import localisation
+from starc.evaluation.documents import Document, score_documents, words_only
 from starc.evaluation.meteor import Meteor, aggregate
 from starc.evaluation.ngrams import bleu, cider, ngrams, rouge
 from starc.evaluation.pairs import Corpus, Floats, Groups, corpus, groups
@@ -28,6 +30,7 @@ from starc.files.annotations import (
     VideoAnnotation,
     accounts,
     read_predictions,
+    read_proposals,
     read_references,
 )
 
@@ -40,8 +43,20 @@ METRICS = ("captions", "localisation", "soda")
 _RESAMPLES = 256
 """Resamples drawn at a time."""
 
-Protocol = Literal["published", "pdvc"]
 Annotators = Literal["apart", "together"]
+Protocol = Literal["published", "pdvc", "paragraph", "proposals", "chapters", "titles"]
+PROTOCOLS: dict[Protocol, str] = {
+    "published": "dense captions, as the papers report them",
+    "pdvc": "the same, missing videos count 0",
+    "paragraph": "PDVC's: all captions of a video as one text, missing videos count 0",
+    "proposals": "where events lie, whatever their captions say",
+    "chapters": "VidChapters': dense captions, boundaries at 3 s, 5 s, tIoU .5, .7",
+    "titles": "VidChapters' with given boundaries: each title against its own",
+}
+_ZEROED = ("pdvc", "paragraph")
+"""Protocols in which a missing video counts 0."""
+_SAME_SPAN = 0.01
+"""Seconds by which a given boundary may be off (files round)."""
 Videos = Mapping[str, VideoAnnotation]
 File = str | Path | Videos
 
@@ -76,10 +91,14 @@ class Report:
     def signature(self) -> str:
         """One line that makes two scores comparable."""
         names = [name for name in (*CAPTION_METRICS, "soda_c", "F1") if name in self.metrics]
+        tious = f"tiou:{','.join(map(str, TIOUS))} | " if self.per_tiou or "F1" in names else ""
+        captions = "METEOR" in names or "soda_c" in names
+        words = "letters" if self.protocol == "paragraph" else "ptb-3.4.1"
+        tokens = f"tok:{words} | meteor:1.5 | " if captions else ""
         return (
-            f"metrics:{','.join(names)} | tiou:{','.join(map(str, TIOUS))} | tok:ptb-3.4.1 | "
-            f"meteor:1.5 | protocol:{self.protocol} | refs:{self.references} | "
-            f"videos:{self.predicted}/{self.total} | starc:{version('starc')}"
+            f"metrics:{','.join(names)} | {tious}{tokens}protocol:{self.protocol} | "
+            f"refs:{self.references} | videos:{self.predicted}/{self.total} | "
+            f"starc:{version('starc')}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -108,35 +127,57 @@ def score(
     annotators: Annotators = "apart",
     meteor: Callable[[], Meteor] = Meteor,
 ) -> Report:
-    """Score predictions against references, as the published evaluator does.
+    """Score predictions against references; PROTOCOLS says how.
 
     Reference videos without a prediction are refused unless `allow_missing` (then they are skipped,
-    which flatters) or the protocol is `pdvc` (then they count 0). Several reference files count
-    together. Several annotators within one file (ViTT) are scored "apart", each account as a video
-    of its own, as the published ViTT scores are; or "together", as several files are.
+    which flatters) or the protocol counts them 0. Several reference files count together. Several
+    annotators within one file (ViTT) are scored "apart", each account as a video of its own, as the
+    published ViTT scores are; or "together", as several files are.
     """
     if not metrics or not set(metrics) <= set(METRICS):
         raise ValueError(f"metrics must be among {METRICS}, got {tuple(metrics)}")
-    if protocol not in ("published", "pdvc"):
-        raise ValueError(f"protocol must be 'published' or 'pdvc', got {protocol!r}")
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol must be among {tuple(PROTOCOLS)}, got {protocol!r}")
     if annotators not in ("apart", "together"):
         raise ValueError(f"annotators must be 'apart' or 'together', got {annotators!r}")
     if isinstance(references, str | Path | Mapping):
         references = [references]
     if not references:
         raise ValueError("at least one reference is needed")
-    name, predicted = _named(predictions, "predictions", read_predictions)
-    read = partial(read_references, subset=subset)
-    named = [_named(file, "references", read) for file in references]
+    proposals = protocol == "proposals"
+    read = read_proposals if proposals else read_predictions
+    name, predicted = _named(predictions, "predictions", read)
+    annotated = partial(read_references, subset=subset)
+    named = [_named(file, "references", annotated) for file in references]
     several = sum(each.video is not None for _, file in named for each in file.values())
     predicted = _by_account(predicted, [file for _, file in named], annotators)
     if annotators == "together":
         named = [(source, part) for source, file in named for part in _by_annotator(file)]
-    videos = _check(name, predicted, named, may_miss=allow_missing or protocol == "pdvc")
+    zeroed = protocol in _ZEROED
+    videos = _check(name, predicted, named, may_miss=allow_missing or zeroed)
     files = [file for _, file in named]
-    scored = videos if protocol == "pdvc" else [video for video in videos if video in predicted]
-    events = corpus(predicted, files, scored)
+    scored = videos if zeroed else [video for video in videos if video in predicted]
+    if protocol == "paragraph":
+        measured = _paragraphs(predicted, files, scored, meteor())
+    elif protocol == "titles":
+        measured = _titles(name, predicted, named, scored, meteor())
+    else:
+        wanted = ("localisation",) if proposals else metrics
+        measured = _dense(corpus(predicted, files, scored), wanted, meteor)
+    return Report(
+        **measured,
+        videos=tuple(scored),
+        predicted=sum(video in predicted for video in videos),
+        total=len(videos),
+        events=sum(len(predicted[video].spans) for video in scored if video in predicted),
+        references=len(files),
+        protocol=protocol,
+        notes=(*_notes(predicted, videos, protocol), *_annotator_notes(several, annotators)),
+    )
 
+
+def _dense(events: Corpus, metrics: Sequence[str], meteor: Callable[[], Meteor]) -> dict[str, Any]:
+    """What a report says of events in time and their captions."""
     values: dict[str, float] = {}
     per_tiou: dict[str, list[float]] = {}
     per_video: dict[str, Floats] = {}
@@ -155,24 +196,66 @@ def score(
         soda_by_reference, per_video["soda_c"] = _soda(events, tokenised, scorer)
         values["soda_c"] = float(np.mean([f1 for _, _, f1 in soda_by_reference]))
     quality = localisation.segment_quality(events)
-    return Report(
-        metrics=values,
-        per_tiou=per_tiou,
-        segments={
-            "Recall@0.5": float(quality.recall_V.mean()),
-            "Mean IoU": float(quality.mean_iou_V.mean()),
-            "Matched segments": float(quality.matched_V.sum()),
-        },
-        soda_by_reference=soda_by_reference,
-        videos=events.videos,
-        per_video=per_video,
-        predicted=sum(video in predicted for video in videos),
-        total=len(videos),
-        events=len(events.video_P),
-        references=len(files),
-        protocol=protocol,
-        notes=(*_notes(predicted, videos, protocol), *_annotator_notes(several, annotators)),
-    )
+    segments = {
+        "Recall@0.5": float(quality.recall_V.mean()),
+        "Mean IoU": float(quality.mean_iou_V.mean()),
+        "Matched segments": float(quality.matched_V.sum()),
+    }
+    return {
+        "metrics": values,
+        "per_tiou": per_tiou,
+        "segments": segments,
+        "soda_by_reference": soda_by_reference,
+        "per_video": per_video,
+    }
+
+
+_NO_TIMES: dict[str, Any] = {"per_tiou": {}, "segments": {}, "soda_by_reference": []}
+"""What a report has no room for where only texts are compared."""
+
+
+def _paragraphs(
+    predicted: Videos, references: Sequence[Videos], videos: Sequence[str], meteor: Meteor
+) -> dict[str, Any]:
+    """A document per video: its predicted captions by start time, against each file's captions."""
+    documents = []
+    for video in videos:
+        said = sorted(predicted.get(video, ()), key=lambda event: (event.start, event.end))
+        wanted = [file[video].sentences for file in references if video in file]
+        documents.append(
+            Document(
+                words_only(" ".join(event.caption for event in said)),
+                tuple(words_only(" ".join(sentences)) for sentences in wanted),
+            )
+        )
+    metrics, per_video = score_documents(documents, meteor)
+    return {**_NO_TIMES, "metrics": metrics, "per_video": per_video}
+
+
+def _titles(
+    name: str,
+    predicted: Videos,
+    references: Sequence[tuple[str, Videos]],
+    videos: Sequence[str],
+    meteor: Meteor,
+) -> dict[str, Any]:
+    """A document per event. As published, the prediction stands in the place of the reference."""
+    if len(references) > 1:
+        raise AnnotationError("titles: given boundaries are those of one file; name one reference")
+    ((source, reference),) = references
+    documents = []
+    for video in videos:
+        said, wanted = (sorted(file[video]) for file in (predicted, reference))
+        pairs = list(zip(said, wanted, strict=False))
+        far = [a for a, b in pairs if max(abs(a.start - b.start), abs(a.end - b.end)) > _SAME_SPAN]
+        if far or len(said) != len(wanted):
+            raise AnnotationError(
+                f"{name}: video {video!r} has other events than {source}; titles are scored for "
+                "given boundaries (starc evaluate --given-boundaries), else --protocol chapters"
+            )
+        documents += [Document(tokenise(b.caption), (tokenise(a.caption),)) for a, b in pairs]
+    metrics, _ = score_documents(documents, meteor)
+    return {**_NO_TIMES, "metrics": metrics, "per_video": {}}
 
 
 def _named(file: File, otherwise: str, read: Callable[[str | Path], Videos]) -> tuple[str, Videos]:
@@ -252,7 +335,7 @@ def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
 
 def _notes(predicted: Videos, videos: Sequence[str], protocol: Protocol) -> tuple[str, ...]:
     inside = [predicted[video] for video in videos if video in predicted]
-    how = "count as 0" if protocol == "pdvc" else "are left out, which flatters the scores"
+    how = "count as 0" if protocol in _ZEROED else "are left out, which flatters the scores"
     notes = {
         f"reference videos have no prediction and {how}": len(videos) - len(inside),
         "predicted events end before they start and match nothing": sum(
@@ -380,6 +463,8 @@ def compare(
     if resamples < 1:
         raise ValueError(f"resamples must be positive, got {resamples = }")
     names = _columns(first)
+    if not names:
+        raise AnnotationError(f"--compare: the protocol {first.protocol} has no scores per video")
     both_VC = [np.stack([report.per_video[n] for n in names], 1) for report in (first, second)]
     rng = np.random.default_rng(seed)
     videos = len(first.videos)

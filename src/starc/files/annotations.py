@@ -37,6 +37,7 @@ __all__ = [
     "accounts",
     "read_annotations",
     "read_predictions",
+    "read_proposals",
     "read_references",
     "video_id",
     "write_annotations",
@@ -122,6 +123,30 @@ def accounts(files: Sequence[Mapping[str, VideoAnnotation]]) -> dict[str, list[V
 def read_predictions(path: str | Path) -> dict[str, VideoAnnotation]:
     """What a system predicted: `results`, our JSON, JSON Lines, or any annotation format."""
     return read_annotations(path)
+
+
+def read_proposals(path: str | Path) -> dict[str, VideoAnnotation]:
+    """Where a system places events: the same files, but sentences may be missing.
+
+    ActivityNet's proposals call the span `segment`.
+    """
+    path = Path(path)
+    kind, content = _parse(path)
+    if kind in ("results", "bare"):
+        videos = _by_video(path, content, "results") if kind == "results" else content
+        kind, content = (
+            "bare",
+            {
+                video: [
+                    {"timestamp": one.get("segment"), "sentence": "", **one}
+                    if isinstance(one, dict)
+                    else one
+                    for one in (events if isinstance(events, list) else [events])
+                ]
+                for video, events in videos.items()
+            },
+        )
+    return _collect(path, _FORMATS[kind](path, content), None)
 
 
 def prediction_file(videos: Mapping[str, Iterable[tuple[float, float, str]]]) -> str:

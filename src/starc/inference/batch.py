@@ -30,6 +30,7 @@ from starc.errors import ConfigError, StarcError
 from starc.files.annotations import prediction_file
 from starc.files.atomic import sweep
 from starc.files.cache import fingerprint
+from starc.files.written import write_text
 from starc.inference.jobs import Job, Manifest, ManifestRow
 from starc.inference.pipeline import Captioner, ReadVideo
 from starc.output import formats
@@ -428,7 +429,7 @@ def write_predictions(
             text = job.outputs["json"].read_text("utf-8")
             events = Captioned.from_json(json.loads(text)).events
             videos[job.name] = [(one.start, one.end, one.caption) for one in events]
-    formats.write_text(path, prediction_file(videos), overwrite=overwrite)
+    write_text(path, prediction_file(videos), overwrite=overwrite)
 
 
 @contextmanager

@@ -48,6 +48,8 @@ class VideoInputs:
     """How many frames the video has at 1 FPS."""
     duration: float
     sentences: tuple[Sentence, ...] = ()
+    given: tuple[tuple[float, float], ...] | None = None
+    """Start and end of the events to describe; None: the model finds them itself."""
 
 
 class WindowPrediction(NamedTuple):
@@ -56,6 +58,7 @@ class WindowPrediction(NamedTuple):
     start: float
     end: float
     events: list[Event]
+    """Given ones keep their place in the video."""
     saliency: list[float]
     """The prior p_s of each frame, 0 to 1; empty where saliency is off."""
     segments: list[Segment]
@@ -86,6 +89,8 @@ class VideoWindows(NamedTuple):
     """Of the frames that `plan.windows` count."""
     features_TD: Tensor
     """Of these frames."""
+    given: list[list[tuple[float, float]]] | None
+    """The given events that each window describes, by start; in the time of the video."""
 
 
 def frame_plan(loaded: Loaded, frames: int) -> FramePlan:
@@ -96,7 +101,7 @@ def frame_plan(loaded: Loaded, frames: int) -> FramePlan:
 
 def split(loaded: Loaded, video: VideoInputs) -> VideoWindows:
     """A video as examples, one per window, with features as the model wants them."""
-    plan = frame_plan(loaded, video.frames)
+    plan, video = frame_plan(loaded, video.frames), _heard(loaded, video)
     features_TD, times = video.features_TD, video.times
     if len(features_TD) != len(plan.indices):
         features_TD = features_TD[plan.indices]
@@ -116,16 +121,38 @@ def split(loaded: Loaded, video: VideoInputs) -> VideoWindows:
         )
         for window, (start, end) in zip(plan.windows, spans, strict=True)
     ]
-    return VideoWindows(examples, spans, plan, times, features_TD)
+    return VideoWindows(examples, spans, plan, times, features_TD, _shared_out(video, spans))
+
+
+def _heard(loaded: Loaded, video: VideoInputs) -> VideoInputs:
+    """The video as the model hears it: one that only watches takes all for silent."""
+    return video if loaded.config.inputs.speech else replace(video, sentences=())
+
+
+def _shared_out(
+    video: VideoInputs, windows: Sequence[tuple[float, float]]
+) -> list[list[tuple[float, float]]] | None:
+    """The given events by window: each goes where it lies nearest to the middle."""
+    if video.given is None:
+        return None
+    shares: list[list[tuple[float, float]]] = [[] for _ in windows]
+    for span in sorted(video.given):
+        off = [abs(sum(span) - sum(window)) for window in windows]
+        shares[off.index(min(off))].append(span)
+    return shares
 
 
 def predict(
     loaded: Loaded, videos: Sequence[VideoInputs], *, search: BeamSearch | None = None
 ) -> list[Prediction]:
-    """What the model says of each video; without `search` it decodes as its folder says."""
+    """What the model says of each video; without `search` it decodes as its folder says.
+
+    Either all videos have given events or none.
+    """
     if loaded.tokenizer is None:
         raise CheckpointError(f"{loaded.folder}: no tokenizer.json; copy the model's own")
     collate = Collator(loaded.config, loaded.tokenizer)
+    videos = [_heard(loaded, video) for video in videos]
     cut = [split(loaded, video) for video in videos]
     owner = [n for n, video in enumerate(cut) for _ in video.examples]
     examples = [example for video in cut for example in video.examples]
@@ -137,25 +164,36 @@ def predict(
     ]
     order = sorted(range(len(examples)), key=lengths.__getitem__)
     writer = loaded.writer
-    by_head = [writer is not None and writer.head and bool(video.sentences) for video in videos]
+    by_writer = [
+        writer is not None
+        and bool(video.sentences)
+        and (writer.head is not None or video.given is not None)
+        for video in videos
+    ]
+    shares = [share for video in cut for share in video.given or ()]
     windows: dict[int, WindowPrediction] = {}
     model, search = loaded.model, search or loaded.config.decoding
     device, training = next(model.parameters()).device, model.training
     model.eval()
     try:
-        for n in (n for n in order if by_head[owner[n]]):
+        for n in (n for n in order if by_writer[owner[n]]):
             with torch.no_grad():
                 batch = collate([examples[n]]).to(device)
                 encoded = model.encode(batch, loaded.store, inference=True)
             one = Generated([Decoded((), (), 0.0)], encoded)
             windows[n] = _window(loaded, collate, examples[n], spans[n], one)
-        decoded = [n for n in order if not by_head[owner[n]]]
+        decoded = [n for n in order if not by_writer[owner[n]]]
         for first in range(0, len(decoded), AT_ONCE):
             some = decoded[first : first + AT_ONCE]
             batches = [collate([examples[n]]).to(device) for n in some]
-            generated = model.generate(batches, loaded.store, search)
+            given = [_times(collate, shares[n], spans[n]) for n in some] if shares else None
+            generated = model.generate(batches, loaded.store, search, given)
             for n, one in zip(some, generated, strict=True):
                 windows[n] = _window(loaded, collate, examples[n], spans[n], one)
+                if shares:
+                    texts = collate.captions(one.decoded[0])
+                    events = [Event(*at, text) for at, text in zip(shares[n], texts, strict=True)]
+                    windows[n] = windows[n]._replace(events=events)
     finally:
         model.train(training)
     in_order = iter(windows[n] for n in range(len(examples)))
@@ -163,8 +201,8 @@ def predict(
     if writer is None:
         return joined
     joined = [
-        _timed(writer, video, one) if head else one
-        for video, one, head in zip(videos, joined, by_head, strict=True)
+        _timed(writer, video, one) if timed else one
+        for video, one, timed in zip(videos, joined, by_writer, strict=True)
     ]
     captions = write_captions(loaded, writer, videos, joined)
     return [
@@ -174,17 +212,23 @@ def predict(
 
 
 def _timed(writer: CaptionWriter, video: VideoInputs, prediction: Prediction) -> Prediction:
-    """The prediction with events where the span head puts them, and what it found inside them."""
-    assert writer.settings.spans is not None
-    spans, inside_T = writer.spans(video.sentences, video.duration)
-    seconds, last = writer.settings.spans.bin, len(inside_T) - 1
-    return replace(
-        prediction,
-        events=tuple(Event(span.start, span.end, "", span.confidence) for span in spans),
-        saliency=tuple(
-            float(inside_T[min(last, int(time // seconds))]) for time in prediction.frame_times
-        ),
-    )
+    """The prediction with the given events, or with those of the span head, still to be captioned.
+
+    Its saliency is how likely the span head finds something to happen.
+    """
+    if writer.head is not None:
+        spans, inside_T = writer.spans(video.sentences, video.duration)
+        seconds, last = writer.head.settings.bin, len(inside_T) - 1
+        prediction = replace(
+            prediction,
+            events=tuple(Event(span.start, span.end, "", span.confidence) for span in spans),
+            saliency=tuple(
+                float(inside_T[min(last, int(time // seconds))]) for time in prediction.frame_times
+            ),
+        )
+    if video.given is None:
+        return prediction
+    return replace(prediction, events=tuple(Event(*span, "") for span in sorted(video.given)))
 
 
 def _captioned(
@@ -221,7 +265,7 @@ def write_captions(
 
 def _retrieved(loaded: Loaded, most: int, prediction: Prediction) -> list[list[str]]:
     """The captions of the datastore nearest to the frames of each event."""
-    if loaded.store is None or not len(loaded.store) or not most:
+    if loaded.store is None or not len(loaded.store) or not most or not loaded.config.inputs.video:
         return []
     time_T = torch.tensor(prediction.frame_times)
     query_SD = torch.stack(
@@ -235,6 +279,14 @@ def _retrieved(loaded: Loaded, most: int, prediction: Prediction) -> list[list[s
         [plain(loaded.store.captions[n]) for n in row] if query_D.any() else []
         for row, query_D in zip(rows, query_SD, strict=True)
     ]
+
+
+def _times(
+    collate: Collator, share: Sequence[tuple[float, float]], window: tuple[float, float]
+) -> list[int]:
+    """Given events as the time ids of a window."""
+    start, end = window
+    return collate.times([(a - start, b - start) for a, b in share], end - start)
 
 
 def _window(
@@ -267,7 +319,9 @@ def _window(
 
 def _joined(video: VideoWindows, windows: Sequence[WindowPrediction]) -> Prediction:
     ranges, events = video.plan.windows, windows[0].events
-    if len(windows) > 1:
+    if video.given is not None:
+        events = [event for one in windows for event in one.events]
+    elif len(windows) > 1:
         moved = [long_videos.shifted(one.events, one.start, one.end) for one in windows]
         events = long_videos.merge_events(video.spans, moved)
     return Prediction(

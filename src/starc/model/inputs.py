@@ -121,7 +121,10 @@ class Collator:
         if self.config.mask_padding:
             longest = max(len(clip_TD) for clip_TD in clips)
         mask_BT = torch.tensor([[t < len(clip_TD) for t in range(longest)] for clip_TD in clips])
-        speech = [self.speech(example) for example in examples]
+        speech = heard = [self.speech(example) for example in examples]
+        foretold = epoch is not None and self.config.loss.target == "speech"
+        if foretold:
+            heard = [[self.vocabulary.end]] * len(examples)
         clip_BTD = torch.zeros(len(clips), longest, clips[0].shape[1])
         for row_TD, clip_TD in zip(clip_BTD, clips, strict=True):
             row_TD[: len(clip_TD)] = clip_TD
@@ -129,8 +132,8 @@ class Collator:
             ids=tuple(example.id for example in examples),
             clip_BTD=clip_BTD,
             frame_mask_BT=mask_BT,
-            speech_BL=_padded_ids(speech),
-            speech_mask_BL=_padded_ids([[1] * len(ids) for ids in speech]).bool(),
+            speech_BL=_padded_ids(heard),
+            speech_mask_BL=_padded_ids([[1] * len(ids) for ids in heard]).bool(),
         )
         if epoch is None:
             return batch
@@ -155,7 +158,7 @@ class Collator:
             )
         return dataclasses.replace(
             batch,
-            target_BL=_padded_ids([self.target(example) for example in examples]),
+            target_BL=_padded_ids(speech if foretold else list(map(self.target, examples))),
             salient_BT=salient_BT,
             denoising_speech_BL=_padded_ids([given for given, _ in pairs]),
             denoising_target_BL=_padded_ids([target for _, target in pairs]),
@@ -197,6 +200,14 @@ class Collator:
             decode=self._decode,
             log_probabilities=decoded.log_probabilities,
         )
+
+    def times(self, spans: Sequence[tuple[float, float]], duration: float) -> list[int]:
+        """Boundaries as time ids: the start and the end of each."""
+        return [self.vocabulary.time_id(at, duration) for span in spans for at in span]
+
+    def captions(self, decoded: Decoded) -> list[str]:
+        """What the model said about events whose times were given."""
+        return time_tokens.captions(decoded.ids, vocabulary=self.vocabulary, decode=self._decode)
 
     def _clip(self, example: Example) -> Tensor:
         clip_TD, width = example.clip_TD, self.config.temporal.features

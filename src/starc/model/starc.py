@@ -118,6 +118,10 @@ class STaRC(nn.Module):
             # A fresh projection changes nothing, so that Vid2Seq weights keep their sense.
             nn.init.eye_(self.video_projection.weight)
             nn.init.zeros_(self.video_projection.bias)
+        if not config.inputs.video:  # several processes must not wait for gradients of these
+            for part in (self.feature_projection, self.temporal, self.video_projection):
+                if part is not None:
+                    part.requires_grad_(False)
 
     @property
     def decoder(self) -> T5 | CausalDecoder:
@@ -174,9 +178,13 @@ class STaRC(nn.Module):
 
     @torch.no_grad()
     def generate(
-        self, batches: Sequence[Batch], store: Datastore | None, search: BeamSearch
+        self,
+        batches: Sequence[Batch],
+        store: Datastore | None,
+        search: BeamSearch,
+        given: Sequence[Sequence[int]] | None = None,
     ) -> list[Generated]:
-        """Inference: the ids of the events of each video.
+        """Inference: the ids of the events of each video, which may have `given` times.
 
         Each batch is encoded alone, so that its numbers are its own; decoding, which takes nearly
         all the time, serves all of them at once.
@@ -184,7 +192,7 @@ class STaRC(nn.Module):
         encoded = [self.encode(batch, store, inference=True) for batch in batches]
         memory_BMD = pad_sequence([row for one in encoded for row in one.memory_BMD], True)
         mask_BM = pad_sequence([row for one in encoded for row in one.memory_mask_BM], True)
-        decoded = iter(beam_search.generate(self.decoder, memory_BMD, mask_BM, search))
+        decoded = iter(beam_search.generate(self.decoder, memory_BMD, mask_BM, search, given))
         return [Generated(list(islice(decoded, len(one.memory_BMD))), one) for one in encoded]
 
     def encode(self, batch: Batch, store: Datastore | None, *, inference: bool = False) -> Encoded:
@@ -365,7 +373,8 @@ class STaRC(nn.Module):
             (video.retrieved_BSD, video.retrieved_mask_BS),
             (speech_BLD, speech_mask_BL.bool()),
         )
-        present = [(tokens, mask) for tokens, mask in parts if tokens is not None]
+        heard = parts if self.config.inputs.video else parts[-1:]
+        present = [(tokens, mask) for tokens, mask in heard if tokens is not None]
         memory_BMD = torch.cat([tokens for tokens, _ in present], dim=1)
         masks = [mask for _, mask in present if mask is not None]
         return Encoded(video, memory_BMD, torch.cat(masks, dim=1))

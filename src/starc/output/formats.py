@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -23,16 +22,13 @@ from typing import Literal
 from urllib.parse import quote
 
 from starc.errors import ConfigError
-from starc.files import cache
 from starc.files.annotations import prediction_file
-from starc.files.atomic import replacing_path
+from starc.files.written import check_target, remember, write_text
 from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
 from starc.output import chapters, html, mp4
 from starc.output.timecodes import clock, one_line, span_ms, stamp
 from starc.types import Captioned
-
-log = logging.getLogger("starc")
 
 Mode = Literal["events", "chapters"]
 
@@ -104,7 +100,7 @@ def write(
             raise ValueError("chapters in a video need `source`, the video itself")
         check_target(path, overwrite=overwrite)
         notes = mp4.embed_chapters(source, path, chapters.chapters(captioned, granularity))
-        _remember(path)
+        remember(path)
         return (*notes, *_too_fine(captioned, granularity))
     text, notes = render(
         captioned, format=format, mode=mode, granularity=granularity, video=_link(source, path)
@@ -121,37 +117,6 @@ def _link(source: Path | None, page: Path) -> str | None:
         return quote(os.fsencode(Path(os.path.relpath(source, page.parent)).as_posix()))
     except ValueError:  # another drive of Windows
         return None
-
-
-def write_text(path: Path, text: str, *, overwrite: bool) -> None:
-    """A file of ours, whole or not at all; nothing of the user's is replaced unasked."""
-    check_target(path, overwrite=overwrite)
-    with replacing_path(path) as part:
-        part.write_bytes(text.encode("utf-8", "replace"))
-        _remember(part)  # before it has its name: a kill must not leave a file that is not ours
-
-
-def check_target(path: Path, *, overwrite: bool) -> None:
-    """An error if `path` holds what we did not write, or what was changed since."""
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"{path}: is not a file; name one, or leave out -o to print")
-    if overwrite or not path.exists() or not path.stat().st_size or _record(path).exists():
-        return
-    raise ConfigError(f"{path}: is there and not as starc wrote it; --overwrite replaces it")
-
-
-def _record(path: Path) -> Path:
-    """The empty file that says: this content was written by us."""
-    return cache.cache_folder("written") / cache.fingerprint(path)
-
-
-def _remember(path: Path) -> None:
-    try:
-        record = _record(path)
-        cache.make_folder(record.parent)
-        record.touch()
-    except OSError as error:
-        log.warning("%s: not known as ours next time (%s)", path.name, error.strerror)
 
 
 def infer(path: str | Path) -> str:

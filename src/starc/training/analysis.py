@@ -63,12 +63,14 @@ class VideoAnalysis:
 
 
 @torch.no_grad()
-def analyse(loaded: Loaded, videos: Videos, indices: Sequence[int]) -> Iterator[VideoAnalysis]:
-    """One analysis per video; a long one is seen in windows, as everywhere."""
+def analyse(
+    loaded: Loaded, videos: Videos, indices: Sequence[int], *, methods: Sequence[str] = METHODS
+) -> Iterator[VideoAnalysis]:
+    """One analysis per video, cut by `methods`; a long one is seen in windows, as everywhere."""
     model = loaded.model.eval()
     assert loaded.tokenizer is not None
     collate = Collator(loaded.config, loaded.tokenizer)
-    variants = dict(_variants(model)) if loaded.store is not None else {}
+    variants = dict(_variants(model, methods)) if loaded.store is not None else {}
     for index in indices:
         video = videos.inputs(index)
         events = tuple(usable_events(videos.accounts[video.id][0]))
@@ -143,11 +145,11 @@ def _sharpness(x_TD: Tensor) -> Tensor:
     return torch.cat([step_T.new_zeros(1), step_T])
 
 
-def _variants(model: STaRC) -> Iterator[tuple[str, STaRC]]:
+def _variants(model: STaRC, methods: Sequence[str]) -> Iterator[tuple[str, STaRC]]:
     """The same weights with each way of cutting a video, where the model retrieves at all."""
     if model.config.retrieval is None:
         return
-    for name in METHODS:
+    for name in methods:
         if name == model.config.segments.method:
             yield name, model
         elif name != "transport":  # needs anchors, which this model never learned

@@ -111,6 +111,22 @@ class Videos:
         """By video what its first annotator wrote."""
         return {video: annotated[0] for video, annotated in self.accounts.items()}
 
+    @classmethod
+    def narrated(cls, features: Path, speech: Path, *, joint: JointSpace | None = None) -> Videos:
+        """Videos of which only pictures and words are known: all that have both."""
+        store, spoken = FeatureStore.open(features), read_transcripts(speech)
+        known = {
+            video: VideoAnnotation((), (), float(store.times(video)[-1]) + 1)
+            for video, sentences in spoken.items()
+            if sentences and video in store
+        }
+        if not known:
+            raise AnnotationError(
+                f"{speech}: none of its {len(spoken)} videos has both speech and features "
+                f"({features}); do the files belong together?"
+            )
+        return cls.of(known, store, spoken, joint=joint, source=str(speech))
+
     def __len__(self) -> int:
         return len(self.ids)
 

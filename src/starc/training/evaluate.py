@@ -8,13 +8,15 @@ outranks one outside (area under the ROC curve, mean over windows).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from starc.config import BeamSearch
+from starc.config import BeamSearch, apply_overrides
+from starc.errors import AnnotationError
 from starc.evaluation import score
 from starc.files.annotations import VideoAnnotation
 from starc.inference import long_videos
@@ -39,6 +41,8 @@ class Evaluation:
     references: tuple[Mapping[str, VideoAnnotation], ...]
     """One for each annotation file."""
     saliency_auc: float | None
+    loading: float
+    """Seconds until the first video could be captioned."""
 
 
 def evaluate(
@@ -50,21 +54,50 @@ def evaluate(
     store: str | Path | None = None,
     beams: int | None = None,
     subset: str | None = None,
+    given_boundaries: bool = False,
+    settings: Sequence[str] = (),
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Evaluation:
-    """Answers for all annotated videos; `store` takes the place of the model's own datastore."""
+    """Answers for all annotated videos; `store` takes the place of the model's own datastore.
+
+    With `given_boundaries` the model is told when events happen and only says what. `settings`
+    change the model's own, such as NO_VIDEO and NO_SPEECH of recipes.py.
+    """
+    begun = time.perf_counter()
     loaded = open_model(model)
+    changes = [setting.removeprefix("model.") for setting in settings]
+    loaded.model.config = apply_overrides(loaded.config, changes)
     if store is not None:
         loaded = loaded.with_store(open_datastore(str(store)))
     videos = Videos.read(annotations, features, speech, subset=subset)
     search = loaded.config.decoding
     search = replace(search, beams=beams or search.beams)
-    predictions = caption_videos(loaded, videos, search=search, on_progress=on_progress)
+    loading = time.perf_counter() - begun
+    if given_boundaries:
+        _require_given(annotations, videos)
+    predictions = caption_videos(
+        loaded, videos, search=search, given_boundaries=given_boundaries, on_progress=on_progress
+    )
     return Evaluation(
         as_annotations(predictions, videos),
         videos.references,
         saliency_auc(predictions, videos),
+        loading,
     )
+
+
+def _require_given(annotations: Path | Sequence[Path], videos: Videos) -> None:
+    """An error unless all events of one file can be described."""
+    file, *others = [annotations] if isinstance(annotations, Path) else annotations
+    if others:
+        raise AnnotationError(f"{others[0]}: given boundaries are those of one file; leave it out")
+    for video, annotated in videos.references[0].items():
+        for number, (start, end) in enumerate(annotated.spans, start=1):
+            if not 0 <= start < end:
+                raise AnnotationError(
+                    f"{file}: video {video!r}, event {number}: [{start}, {end}] cannot be "
+                    "described; mend it, or leave --given-boundaries out"
+                )
 
 
 def open_model(folder: Path) -> Loaded:
@@ -78,16 +111,37 @@ def caption_videos(
     indices: Iterable[int] | None = None,
     *,
     search: BeamSearch | None = None,
+    given_boundaries: bool = False,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Prediction]:
-    """What a model says of some of the videos, or of all."""
+    """What a model says of some of the videos, or of all.
+
+    With `given_boundaries`, of their annotated events, under the name of each annotator's account.
+    """
     order = sorted(range(len(videos)) if indices is None else indices, key=videos.duration)
+    named = [(videos.ids[index], index) for index in order]
+    if given_boundaries:
+        keys: dict[str, list[str]] = {}
+        for key, annotated in videos.references[0].items():
+            keys.setdefault(annotated.video or key, []).append(key)
+        named = [(key, index) for video, index in named for key in keys[video]]
     predictions: dict[str, Prediction] = {}
-    for some in batches(order, AT_ONCE):
-        answers = predict(loaded, [videos.inputs(index) for index in some], search=search)
-        predictions.update(zip((videos.ids[index] for index in some), answers, strict=True))
-        on_progress(len(predictions), len(order))
+    for some in batches(named, AT_ONCE):
+        inputs = [videos.inputs(index) for _, index in some]
+        if given_boundaries:
+            inputs = [
+                replace(one, given=videos.references[0][key].spans)
+                for one, (key, _) in zip(inputs, some, strict=True)
+            ]
+        answers = predict(loaded, inputs, search=search)
+        predictions.update(zip((name for name, _ in some), answers, strict=True))
+        on_progress(len(predictions), len(named))
     return predictions
+
+
+def _annotation(videos: Videos, name: str) -> VideoAnnotation:
+    """What the account of that name says, or the first account of the video."""
+    return videos.references[0].get(name) or videos.accounts[name][0]
 
 
 def as_annotations(
@@ -98,7 +152,7 @@ def as_annotations(
         video: VideoAnnotation(
             tuple((event.start, event.end) for event in prediction.events),
             tuple(event.caption for event in prediction.events),
-            videos.accounts[video][0].duration,
+            _annotation(videos, video).duration,
         )
         for video, prediction in predictions.items()
     }
@@ -119,7 +173,7 @@ def saliency_auc(predictions: Mapping[str, Prediction], videos: Videos) -> float
     """How often a frame inside an event outranks one outside, mean over windows with both kinds."""
     areas = []
     for video, prediction in predictions.items():
-        events = tuple(usable_events(videos.accounts[video][0]))
+        events = tuple(usable_events(_annotation(videos, video)))
         for window in prediction.windows:
             inside = events
             if len(prediction.windows) > 1:

@@ -11,7 +11,9 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from starc.errors import ConfigError, MissingExtra
+from starc.evaluation import score
 from starc.files.atomic import replacing
+from starc.model.checkpoint import Loaded
 from starc.training.analysis import (
     INDICATORS,
     VideoAnalysis,
@@ -20,9 +22,16 @@ from starc.training.analysis import (
     retrieving_segments,
     segment_quality,
 )
-from starc.training.dataset import Videos
-from starc.training.evaluate import as_annotations, caption_videos, headline_scores, open_model
+from starc.training.dataset import Videos, usable_events
+from starc.training.evaluate import (
+    area_under_curve,
+    as_annotations,
+    caption_videos,
+    headline_scores,
+    open_model,
+)
 from starc.training.tables import Ablation
+from starc.types import Event
 
 if TYPE_CHECKING:
     from starc.training.ablations import Result
@@ -98,19 +107,69 @@ def segmentations(analysed: VideoAnalysis, path: Path) -> Path:
             (segment.first * frame, segment.stop * frame, caption, segment.kept)
             for segment, caption in zip(segments, captions, strict=True)
         ]
+    return _strips(strips, analysed.duration, path)
+
+
+def account(
+    events: Sequence[Event], predicted: Sequence[Event], duration: float, title: str, path: Path
+) -> Path:
+    """The annotated events of a video above what the model says of it."""
+    said = {"annotated": events, title: predicted}
+    strips = {
+        name: [(one.start, one.end, one.caption, True) for one in moments]
+        for name, moments in said.items()
+    }
+    return _strips(strips, duration, path)
+
+
+def saliency_by_place(analysed_videos: Sequence[VideoAnalysis], path: Path) -> list[Path]:
+    """How salient frames of a whole dataset are inside and outside events: figure and numbers."""
+    means, inside, outside, areas = {}, list[float](), list[float](), list[float]()
+    for one in analysed_videos:
+        if (contrast := one.contrast()) is None or one.saliency_T is None:
+            continue
+        within_T = one.salient_T.bool()
+        inside += one.saliency_T[within_T].tolist()
+        outside += one.saliency_T[~within_T].tolist()
+        means[one.video] = contrast
+        areas += [area for area in [area_under_curve(one.saliency_T, within_T)] if area is not None]
+    if not means:
+        return []
+    better = fmean(a > b for a, b in means.values())
+    figure, axis = _pyplot().subplots(figsize=(6.4, 3.6), constrained_layout=True)
+    for values, colour, name in ((inside, _LINE, "inside"), (outside, _OTHER, "outside")):
+        label = f"{name} events: mean {fmean(values):.3f} ({len(values)} frames)"
+        axis.hist(values, bins=40, density=True, alpha=0.55, color=colour, label=label)
+    axis.set_xlabel("saliency $p_s$")
+    axis.set_yticks([])
+    axis.legend(frameon=False, fontsize=8)
+    shown = f"{len(means)} videos: inside above outside in {better:.0%}, AUC {fmean(areas):.3f}"
+    axis.set_title(shown, loc="left", fontsize=9)
+    with replacing(path.with_suffix(".csv")) as file:
+        writer = csv.writer(file)
+        writer.writerow(["video", "inside", "outside"])
+        writer.writerows([video, *pair] for video, pair in means.items())
+        writer.writerow(["all frames", fmean(inside), fmean(outside)])
+    return [_save(figure, path), path.with_suffix(".csv")]
+
+
+def _strips(
+    strips: Mapping[str, Sequence[tuple[float, float, str, bool]]], duration: float, path: Path
+) -> Path:
+    """A strip per name: start, end, text and whether it is kept, of each span."""
     figure, axes = _panels(len(strips), height=1.3)
     for axis, (name, spans) in zip(axes, strips.items(), strict=True):
         colour = _EVENT if name == "annotated" else _SEGMENT
         for start, end, caption, kept in spans:
             axis.axvspan(start, end, color=colour, alpha=0.9 if kept else 0.25, linewidth=0)
             axis.axvline(start, color="white", linewidth=1)
-            letters = int(_LETTERS * (end - start) / analysed.duration)
+            letters = int(_LETTERS * (end - start) / duration)
             if kept and letters >= 4:
                 text = "\n".join(textwrap.wrap(caption, letters, max_lines=_LINES, placeholder="…"))
                 axis.text((start + end) / 2, 0.5, text, ha="center", va="center", fontsize=6)
         axis.set_yticks([])
         axis.set_title(name, loc="left", fontsize=9)
-        axis.set_xlim(0, analysed.duration)
+        axis.set_xlim(0, duration)
     return _save(figure, path)
 
 
@@ -217,6 +276,7 @@ def draw(
     videos: int,
     subset: str | None = None,
 ) -> list[Path]:
+    """The figures of one model: of some videos, and of saliency over all of them."""
     loaded = open_model(model)
     read = Videos.read(annotations, features, speech, subset=subset)
     analysed_videos = list(analyse(loaded, read, range(min(videos, len(read)))))
@@ -224,12 +284,35 @@ def draw(
     drawn = [transition_sharpness(analysed_videos, target / "sharpness.png")]
     if loaded.config.saliency is not None:
         drawn.append(saliency_over_time(analysed_videos, target / "saliency.png"))
+        everywhere = analyse(loaded, read, range(len(read)), methods=())
+        drawn += saliency_by_place(list(everywhere), target / "saliency-inside-outside.png")
     if any(analysed.anchor_T is not None for analysed in analysed_videos):
         drawn.append(anchors_over_time(analysed_videos, target / "anchors.png"))
+    drawn += _accounts(loaded, replace(read, ids=read.ids[:videos]), target)
     return drawn + [
         segmentations(analysed, target / f"segments-{analysed.video}.png")
         for analysed in analysed_videos
         if analysed.segments
+    ]
+
+
+def _accounts(loaded: Loaded, videos: Videos, target: Path) -> list[Path]:
+    """The video that the model describes best and, as a failure case, the worst one."""
+    predictions = caption_videos(loaded, videos)
+    references = {video: videos.annotations[video] for video in videos.ids}
+    report = score(as_annotations(predictions, videos), references, metrics=("soda",))
+    ranked = sorted(zip(report.per_video["soda_c"].tolist(), report.videos, strict=True))
+    chosen = {"qualitative": ranked[-1], "failure": ranked[0]}
+    return [
+        account(
+            tuple(usable_events(videos.annotations[video])),
+            predictions[video].events,
+            videos.annotations[video].duration or 0.0,
+            f"{video}, predicted: SODA_c {100 * value:.2f}",
+            target / f"{name}.png",
+        )
+        for name, (value, video) in chosen.items()
+        if name == "qualitative" or len(ranked) > 1
     ]
 
 

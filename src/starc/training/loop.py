@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -35,8 +35,8 @@ from starc.model.starc import Losses, STaRC
 from starc.retrieval.datastore import Datastore
 from starc.training.dataset import Part, Videos, batch_order, batches_per_epoch
 from starc.training.evaluate import as_annotations, caption_videos, headline_scores
-from starc.training.recipes import Recipe, TrainConfig
-from starc.training.run import RunFolder, TensorBoard
+from starc.training.recipes import Recipe, TrainConfig, to_dict
+from starc.training.run import RunFolder, TensorBoard, WandB
 
 Progress = Callable[[dict[str, Any]], None]
 """Prediction about each step and each validation, in the main process."""
@@ -63,12 +63,16 @@ def train(
     run: RunFolder,
     *,
     model: STaRC | None = None,
+    fresh: Collection[str] = (),
     progress: Progress = lambda line: None,
     stop_after: int | None = None,
 ) -> None:
-    """Train to the end of the last epoch, or to step `stop_after`; go on where `run` was left."""
+    """Train to the end of the last epoch, or to step `stop_after`; go on where `run` was left.
+
+    `fresh` names the parameters that came with no model to start from.
+    """
     torch.manual_seed(recipe.train.seed)
-    training = Training(recipe, task, run, model or STaRC(recipe.model), progress)
+    training = Training(recipe, task, run, model or STaRC(recipe.model), progress, fresh)
     try:
         while training.step < training.steps:
             training.epoch(stop_after)
@@ -106,7 +110,13 @@ class Training:
     """A run under way: the weights, the optimiser and the step they have reached."""
 
     def __init__(
-        self, recipe: Recipe, task: Task, run: RunFolder, model: STaRC, progress: Progress
+        self,
+        recipe: Recipe,
+        task: Task,
+        run: RunFolder,
+        model: STaRC,
+        progress: Progress,
+        fresh: Collection[str] = (),
     ) -> None:
         self.recipe, self.task, self.run, self.progress = recipe, task, run, progress
         self.config = recipe.train
@@ -119,7 +129,8 @@ class Training:
             saved = checkpoint.load(run.folder / "last", device="cpu").model
             model.load_state_dict(saved.state_dict())
             self.step, self.best = state["step"], state["best"]
-        self.model, self.optimiser = self.accelerator.prepare(model, adam(model, self.config))
+        optimiser = adam(model, self.config, fresh)
+        self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
         if state is not None:
             self.optimiser.load_state_dict(state["optimiser"])
             if self.accelerator.is_main_process:
@@ -131,9 +142,11 @@ class Training:
         parts = len(task.train.parts(self._window, random.Random(0)))
         self.per_epoch = batches_per_epoch(parts, self.config)
         self.steps = self.per_epoch * self.config.epochs
-        self.board: TensorBoard | None = None
+        self.boards: list[TensorBoard | WandB] = []
         if self.config.tensorboard and self.accelerator.is_main_process:
-            self.board = TensorBoard(run.folder, step=self.step)
+            self.boards.append(TensorBoard(run.folder, step=self.step))
+        if self.config.wandb and self.accelerator.is_main_process:
+            self.boards.append(WandB(run, self.config.wandb, to_dict(recipe)))
 
     @property
     def _window(self) -> float:
@@ -143,8 +156,8 @@ class Training:
 
     def close(self) -> None:
         """Write what is waiting to be written."""
-        if self.board is not None:
-            self.board.close()
+        for board in self.boards:
+            board.close()
 
     def epoch(self, stop_after: int | None) -> None:
         """The rest of the epoch under way, then a save and a validation."""
@@ -304,8 +317,8 @@ class Training:
     def _tell(self, line: dict[str, Any]) -> None:
         if self.accelerator.is_main_process:
             self.run.log(line)
-            if self.board is not None:
-                self.board.write(line)
+            for board in self.boards:
+                board.write(line)
             self.progress(line)
 
     def _set_rate(self) -> None:
@@ -349,25 +362,35 @@ def _counts(batch: Batch) -> Tensor:
 
 
 def rate(step: int, steps: int, config: TrainConfig) -> float:
-    """Learning rate of a step: linear warm-up over a share of all steps, then a cosine to 0."""
+    """Learning rate of a step: linear warm-up over a share of all steps, then the schedule."""
     warm = round(steps * config.warmup)
     if step < warm:
         return config.learning_rate * (step if config.late_schedule else step + 1) / warm
     done = (step - warm) / max(1, steps - warm)
-    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * done))
+    left = {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done, "constant": 1.0}
+    return config.learning_rate * left[config.schedule]
 
 
-def adam(model: STaRC, config: TrainConfig) -> torch.optim.Adam:
-    """Adam without weight decay, in one fused kernel.
+def adam(model: STaRC, config: TrainConfig, fresh: Collection[str] = ()) -> torch.optim.Optimizer:
+    """Adam in one fused kernel; with weight decay, AdamW.
 
     With `relative_rate` a weight's rate is multiplied by its root mean square at the start, as
-    Adafactor does: T5's embeddings are some twenty times as large as its matrices.
+    Adafactor does: T5's embeddings are some twenty times as large as its matrices. `fresh` names
+    the parameters of `fresh_rate`.
     """
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups: list[dict[str, Any]] = [{"params": learned, "scale": 1.0}]
-    if config.relative_rate:
-        groups = [{"params": [one], "scale": _size(one)} for one in learned]
-    return torch.optim.Adam(groups, lr=config.learning_rate, fused=True)
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        scale = _size(parameter) if config.relative_rate else 1.0
+        if name in fresh and config.fresh_rate is not None:
+            scale *= config.fresh_rate / config.learning_rate
+        decay = config.weight_decay if parameter.ndim > 1 else 0.0
+        alike = (name if config.relative_rate else "", scale, decay)
+        group = {"params": [], "scale": scale, "weight_decay": decay}
+        groups.setdefault(alike, group)["params"].append(parameter)
+    kind = torch.optim.AdamW if config.weight_decay else torch.optim.Adam
+    return kind(list(groups.values()), lr=config.learning_rate, betas=config.betas, fused=True)
 
 
 def _size(parameter: Tensor) -> float:

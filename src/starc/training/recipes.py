@@ -26,6 +26,7 @@ from starc.config import (
     T5Config,
     TemporalConfig,
     Windowing,
+    added,
 )
 from starc.errors import ConfigError
 
@@ -43,8 +44,16 @@ class TrainConfig:
     """Peak rate."""
     relative_rate: bool = False
     """Multiply a weight's rate by its size, as Adafactor does: for training from scratch."""
+    fresh_rate: float | None = added(None)
+    """Peak rate of the parts that --init did not bring; None: that of all others."""
+    schedule: Literal["cosine", "linear", "constant"] = added("cosine")
+    """How the rate goes on after the warm-up: down to 0 by a cosine or a line, or not at all."""
     warmup: float = 0.1
-    """Share of all steps with a linearly rising rate; then a cosine falls to 0."""
+    """Share of all steps with a linearly rising rate."""
+    betas: tuple[float, float] = added((0.9, 0.999))
+    """Adam's memory of gradients and of their squares."""
+    weight_decay: float = added(0.0)
+    """Of matrices, decoupled from the gradient (AdamW); norms and biases do not decay."""
     late_schedule: bool = False
     """Set the rate after a step instead of before it, so that step 0 runs at the full rate and step
     1 at 0 (published)."""
@@ -67,6 +76,8 @@ class TrainConfig:
     """The metric that chooses the best checkpoint."""
     tensorboard: bool = False
     """Write losses and validations for TensorBoard too, into RUN/tensorboard."""
+    wandb: str = added("")
+    """Send what metrics.jsonl gets to this project of Weights & Biases too; empty: send nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +86,18 @@ class Recipe:
 
     model: Config = field(default_factory=model_config.paper)
     train: TrainConfig = field(default_factory=TrainConfig)
+
+
+NO_VIDEO = (
+    "model.inputs.video=false",
+    "model.swsa=none",
+    "model.saliency=none",
+    "model.retrieval=none",
+    "model.prompt=none",
+)
+"""Settings of a model that only listens."""
+NO_SPEECH = ("model.inputs.speech=false", "model.loss.denoising_weight=0")
+"""Settings of a model that only watches; there is no speech to denoise."""
 
 
 def youcook2() -> Recipe:
@@ -89,13 +112,66 @@ def vitt() -> Recipe:
 
 
 def activitynet() -> Recipe:
-    """ActivityNet Captions. Not in the paper: the settings of YouCook2."""
+    """The second stage on ActivityNet Captions. Not in the paper: the settings of YouCook2."""
     return Recipe()
 
 
+# Vid2Seq's own trainings. Sources: [V] README.md and args.py of github.com/antoyang/VidChapters
+# (batches there are per GPU, times 8 GPUs); [S] scenic/projects/vid2seq/configs of
+# github.com/google-research/scenic. Both: Adam, no weight decay, label smoothing 0.1.
+
+
+def _vid2seq(**train: Any) -> Recipe:
+    # Cosine after 10 % warm-up: --schedule=cosine_with_warmup, --fraction_warmup_steps 0.1 [V].
+    # 3e-4: --lr [V], base_learning_rate [S].
+    return Recipe(model=model_config.vid2seq(), train=TrainConfig(learning_rate=3e-4, **train))
+
+
+def pretrain() -> Recipe:
+    """Vid2Seq's first stage on narrated videos (HowTo100M): speech from frames, and denoising."""
+    recipe = _vid2seq(
+        epochs=5,  # --epochs=5 [V]
+        batch=64,  # --batch_size=8 [V]
+        clip=0.1,  # --clip_max_norm=0.1 [V]
+        schedule="constant",  # no --schedule [V], so that --fraction_warmup_steps=0.01 is idle
+        warmup=0.0,
+    )
+    loss = dataclasses.replace(recipe.model.loss, target="speech")
+    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, loss=loss))
+
+
+def vidchapters() -> Recipe:
+    """Vid2Seq on the chapters of VidChapters-7M, as its authors train it."""
+    return _vid2seq(
+        epochs=10,  # --epochs=10 [V]
+        batch=64,  # --batch_size=8 [V]
+        clip=0.1,  # --clip_max_norm=0.1 [V]
+    )
+
+
 def vid2seq() -> Recipe:
-    """The first stage, and the baseline: Vid2Seq at 3e-4. The paper gives no number of epochs."""
-    return Recipe(model=model_config.vid2seq(), train=TrainConfig(learning_rate=3e-4, epochs=40))
+    """The paper's first stage on YouCook2, and its baseline: Vid2Seq at 3e-4, 40 epochs."""
+    # 40: --epochs=40 for YouCook2 [V]. The paper names 3e-4 and a batch of 4; [V] has 16.
+    return _vid2seq(epochs=40)
+
+
+def vid2seq_vitt() -> Recipe:
+    """The same on ViTT: 20 epochs."""
+    return _vid2seq(epochs=20)  # --epochs=20 for ViTT [V]
+
+
+def vid2seq_activitynet() -> Recipe:
+    """Vid2Seq on ActivityNet Captions, as its authors train it; there is no denoising."""
+    recipe = _vid2seq(
+        epochs=20,  # num_training_epochs [S]
+        batch=32,  # batch_size [S]
+        clip=1.0,  # max_grad_norm [S]
+    )
+    loss = dataclasses.replace(recipe.model.loss, denoising_weight=0.0)  # corrupt_coef [S]
+    # Beams 4, lengths to the power of 0.6: num_decodes, alpha [S].
+    decoding = dataclasses.replace(recipe.model.decoding, length_penalty=0.6)
+    model = dataclasses.replace(recipe.model, loss=loss, decoding=decoding)
+    return dataclasses.replace(recipe, model=model)
 
 
 def published() -> Recipe:
@@ -170,7 +246,19 @@ def tiny_youcook2() -> Recipe:
 
 RECIPES = {
     recipe.__name__: recipe
-    for recipe in (youcook2, vitt, activitynet, vid2seq, published, tiny, tiny_youcook2)
+    for recipe in (
+        youcook2,
+        vitt,
+        activitynet,
+        pretrain,
+        vidchapters,
+        vid2seq,
+        vid2seq_vitt,
+        vid2seq_activitynet,
+        published,
+        tiny,
+        tiny_youcook2,
+    )
 }
 
 
@@ -242,9 +330,15 @@ def _checked(whole: Recipe) -> Recipe:
         ("train.validation_beams", train.validation_beams or 1, 1),
         ("train.learning_rate", train.learning_rate, 0),
         ("train.clip", train.clip, 0),
+        ("train.weight_decay", train.weight_decay, 0),
+        ("train.fresh_rate", train.fresh_rate or 0, 0),
     ):
         if not least <= value < math.inf:
             raise ConfigError(f"{name}: must be at least {least} (found {value})")
+    if train.fresh_rate is not None and not train.learning_rate:
+        raise ConfigError("train.fresh_rate: needs train.learning_rate above 0; freeze the others")
+    if not all(0 <= beta < 1 for beta in train.betas) or len(train.betas) != 2:
+        raise ConfigError(f"train.betas: two numbers from 0 to below 1 (found {train.betas})")
     if not 0 <= train.warmup < 1 or not 0 < loss.corruption < 1 or loss.corrupted_span < 1:
         raise ConfigError(
             "train.warmup and model.loss.corruption lie between 0 and 1, "

@@ -12,9 +12,11 @@ resumed. One job at a time: its main process locks the folder, its other process
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +28,7 @@ from starc.errors import CheckpointError, ConfigError, MissingExtra
 from starc.files.atomic import replacing
 
 RECIPE, MANIFEST, METRICS, STATE = "recipe.json", "manifest.json", "metrics.jsonl", "training.pt"
-LOCK, TENSORBOARD = "lock", "tensorboard"
+LOCK, TENSORBOARD, WANDB = "lock", "tensorboard", "wandb.json"
 """Inside the run's folder."""
 _NOT_DRAWN = {"step", "steps", "epoch", "validation"}
 
@@ -171,16 +173,44 @@ class TensorBoard:
 
     def write(self, line: Mapping[str, Any]) -> None:
         """One line of metrics.jsonl."""
-        step = line["step"]
-        for name, value in line.items():
-            if name not in _NOT_DRAWN:
-                self._writer.add_scalar(f"train/{name}", value, step)
-        for name, value in line.get("validation", {}).items():
-            self._writer.add_scalar(f"validation/{name}", value, step)
+        for name, value in _scalars(line).items():
+            self._writer.add_scalar(name, value, line["step"])
 
     def close(self) -> None:
         """Write what is waiting."""
         self._writer.close()
+
+
+class WandB:
+    """The same scalars, and the recipe, in a project of Weights & Biases.
+
+    A resumed run goes on where it is; offline (WANDB_MODE) it writes into the run's folder.
+    """
+
+    def __init__(self, run: RunFolder, project: str, recipe: Mapping[str, Any]) -> None:
+        if not (run.folder / WANDB).exists():
+            run.write(WANDB, {"id": uuid.uuid4().hex})
+        self._run = wandb().init(
+            project=project,
+            id=run.read(WANDB)["id"],
+            resume="allow",
+            name=run.folder.name,
+            dir=str(run.folder),
+            config=dict(recipe),
+        )
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """One line of metrics.jsonl."""
+        self._run.log(_scalars(line), step=line["step"])
+
+    def close(self) -> None:
+        """Send what is waiting."""
+        self._run.finish()
+
+
+def _scalars(line: Mapping[str, Any]) -> dict[str, float]:
+    drawn = {f"train/{name}": value for name, value in line.items() if name not in _NOT_DRAWN}
+    return drawn | {f"validation/{n}": value for n, value in line.get("validation", {}).items()}
 
 
 def summary_writer() -> Any:
@@ -190,3 +220,11 @@ def summary_writer() -> Any:
     except ImportError:
         raise MissingExtra("tensorboard, which train.tensorboard needs,", "tensorboard") from None
     return SummaryWriter
+
+
+def wandb() -> Any:
+    """The module, or an error that says what to install."""
+    try:
+        return importlib.import_module("wandb")
+    except ImportError:
+        raise MissingExtra("wandb, which train.wandb needs,", "wandb") from None

@@ -27,7 +27,7 @@ from starc.training.dataset import Videos
 from starc.training.loop import Progress, Task, accelerator, freeze
 from starc.training.loop import train as train_loop
 from starc.training.recipes import Recipe
-from starc.training.run import MANIFEST, RECIPE, RunFolder, summary_writer
+from starc.training.run import MANIFEST, RECIPE, RunFolder, summary_writer, wandb
 
 Note = Callable[[str], None]
 FROM_SCRATCH = 1e-3
@@ -38,8 +38,8 @@ FROM_SCRATCH = 1e-3
 class Files:
     """What a run reads."""
 
-    annotations: Path | Sequence[Path]
-    """Several files are several references of their videos."""
+    annotations: Path | Sequence[Path] | None
+    """Several files are several references of their videos; pretraining needs none."""
     features: Path
     speech: Path | None
     validation: Path | Sequence[Path] | None
@@ -72,7 +72,8 @@ def run_training(
             origin = run.linked("last") or files.init
             start = _start(origin, recipe, files) if origin else None
             task, model = _prepared(recipe, files, start, on_note)
-            train_loop(recipe, task, run, model=model, progress=progress)
+            fresh = run.read(MANIFEST).get("fresh", ())
+            train_loop(recipe, task, run, model=model, fresh=fresh, progress=progress)
         return
     # Everything that can be wrong is found before the folder exists.
     recipe = recipes.recipe(name)
@@ -82,11 +83,12 @@ def run_training(
     recipe = recipes.apply_overrides(recipe, overrides)
     task, model = _prepared(recipe, files, start, on_note)
     on_note(_origin(name, recipe, start, model))
-    made_by = manifest(name, files, recipe) if main else {}
+    fresh = sorted(set(model.state_dict()) - set(start.model.state_dict())) if start else []
+    made_by = manifest(name, files, recipe) | {"fresh": fresh} if main else {}
     with RunFolder(folder, resume=False, main=main) as run:
         run.write(MANIFEST, made_by)
         run.write(RECIPE, recipes.to_dict(recipe))
-        train_loop(recipe, task, run, model=model, progress=progress)
+        train_loop(recipe, task, run, model=model, fresh=fresh, progress=progress)
 
 
 def _start(origin: Path, recipe: Recipe, files: Files) -> Loaded:
@@ -107,6 +109,8 @@ def _prepared(
     """What the loop needs, tried on a video of each kind."""
     if recipe.train.tensorboard:
         summary_writer()
+    if recipe.train.wandb:
+        wandb()
     task = _task(recipe, files, start, on_note)
     accelerator(recipe.train)
     torch.manual_seed(recipe.train.seed)
@@ -234,14 +238,22 @@ def _task(recipe: Recipe, files: Files, start: Loaded | None, on_note: Note) -> 
     checkpoint.check_tokenizer(tokenizer, recipe.model, f"{where}")
     joint = start.joint if start else None
     collate = Collator(recipe.model, tokenizer, seed=recipe.train.seed)
-    train = Videos.read(
-        files.annotations, files.features, files.speech, subset=files.subset, joint=joint
-    )
+    speech = files.speech if recipe.model.inputs.speech else None
+    if recipe.model.loss.target == "speech" and speech is None:
+        raise ConfigError("--speech: this recipe learns what is spoken; name the transcripts")
+    if files.annotations is not None:
+        train = Videos.read(
+            files.annotations, files.features, speech, subset=files.subset, joint=joint
+        )
+    elif recipe.model.loss.target == "speech" and speech is not None:
+        train = Videos.narrated(files.features, speech, joint=joint)
+    else:
+        raise ConfigError("--annotations: this recipe learns annotated events; name their file")
     validation = None
     if files.validation:
         subset = files.validation_subset
         validation = Videos.read(
-            files.validation, files.features, files.speech, subset=subset, joint=joint
+            files.validation, files.features, speech, subset=subset, joint=joint
         )
         if both := sorted({*train.ids} & {*validation.ids}):
             raise AnnotationError(
