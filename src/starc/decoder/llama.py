@@ -128,7 +128,6 @@ class Attention(nn.Module):
     def __init__(self, settings: LlamaConfig, rank: int) -> None:
         super().__init__()
         self.head_width = settings.head_width
-        self.shared = settings.heads // settings.key_value_heads
         wide = settings.heads * settings.head_width
         narrow = settings.key_value_heads * settings.head_width
         self.q_proj = LoRALinear(settings.width, wide, rank)
@@ -150,10 +149,11 @@ class Attention(nn.Module):
             value_BGLH = cache.value[layer][:, :, : positions.keys]
         out_BNLH = F.scaled_dot_product_attention(
             query_BNLH,
-            key_BGLH.repeat_interleave(self.shared, dim=1),
-            value_BGLH.repeat_interleave(self.shared, dim=1),
+            key_BGLH,
+            value_BGLH,
             attn_mask=positions.visible_B1LC,
             is_causal=cache is None,
+            enable_gqa=True,
         )
         joined_BLD: Tensor = self.o_proj(out_BNLH.transpose(1, 2).flatten(2))
         return joined_BLD
