@@ -4,8 +4,9 @@
 # tokenizer.json and a Vid2Seq checkpoint vid2seq.pth (docs/data.md). What is in OUT already
 # (features.safetensors, datastore, pretrained) is not made again. For several GPUs write
 # `torchrun --nproc-per-node N -m starc` for the `starc` of `starc train`.
+# INIT names another start, such as llama:FOLDER (recipes/llama.sh), which brings its own tokenizer.
 # FIRST and RECIPE name the recipes of the two stages, SETTINGS holds more of `starc train`'s
-# options for both, such as "--set train.precision=bfloat16".
+# options for both (SECOND for the second only), such as "--set train.precision=bfloat16".
 set -eu
 data=$1 out=$2
 validation="$data/${VALIDATION:-val.json}"
@@ -23,12 +24,18 @@ starc data check --annotations "$data/train.json" --features "$out/features.safe
     --speech "$speech" --datastore "$out/datastore" --validation "$validation"
 
 files="--annotations $data/train.json --features $out/features.safetensors --speech $speech"
-rest="--validation $validation --tokenizer $data/tokenizer.json ${SETTINGS:-}"
+words="--tokenizer $data/tokenizer.json"
+rest="--validation $validation ${SETTINGS:-}"
 
 # First stage, from pretrained Vid2Seq; second stage, ten epochs at 1e-5.
-[ -e "$out/pretrained" ] || starc import "$data/vid2seq.pth" --out "$out/pretrained"
-stage "$out/vid2seq" starc train "${FIRST:-vid2seq}" $files $rest --init "$out/pretrained"
-stage "$out/starc" starc train "${RECIPE:-youcook2}" $files $rest --init "$out/vid2seq/best" \
+if [ -n "${INIT:-}" ]; then
+    words=
+else
+    INIT=$out/pretrained
+    [ -e "$INIT" ] || starc import "$data/vid2seq.pth" --out "$INIT"
+fi
+stage "$out/vid2seq" starc train "${FIRST:-vid2seq}" $files $words $rest --init "$INIT"
+stage "$out/starc" starc train "${RECIPE:-youcook2}" $files $words $rest ${SECOND:-} --init "$out/vid2seq/best" \
     --datastore "$out/datastore"
 
 starc evaluate "$out/starc/best" --annotations "$test" \

@@ -217,6 +217,13 @@ class RetrievalConfig:
 
     captions: int = 10
     """p, captions averaged per segment; fewer when the datastore holds fewer."""
+    form: Literal["embedding", "text"] = "embedding"
+    """R: a token per segment, the mean of its captions' embeddings; or the nearest captions as
+    words, which a pretrained language model can read."""
+    text_captions: int = 2
+    """Of `text`: captions of each segment that are read."""
+    text_tokens: int = 128
+    """Of `text`: most tokens of a video's captions together."""
     exclude_own: bool = training_only(True)
     """Hide a video's own captions while training on it. Published: no (a leak)."""
     mask_missing: bool = True

@@ -22,7 +22,9 @@ def test_starc_is_trained_from_it_and_evaluated(tmp_path: Path, lora: int) -> No
     files = small.files(tmp_path / "data")
     del files[files.index("--tokenizer") : files.index("--tokenizer") + 2]
     sizes = [one for one in small.SMALL if "model.t5" not in one and "heads" not in one]
-    sizes += [f"model.llama.lora={lora}", "model.decoding.max_tokens=20", "model.retrieval=none"]
+    sizes += [f"model.llama.lora={lora}", "model.decoding.max_tokens=20"]
+    sizes.append("model.retrieval.form=text" if lora else "model.retrieval=none")
+    files += ["--datastore", str(tmp_path / "data/datastore")] if lora else []
     settings = [part for setting in sizes for part in ("--set", setting)]
     command = ["train", "youcook2", *files, *settings, "--init", f"llama:{tmp_path / 'hub'}"]
     result = CliRunner().invoke(app, [*command, "-o", str(tmp_path / "run")])
@@ -42,6 +44,7 @@ def test_starc_is_trained_from_it_and_evaluated(tmp_path: Path, lora: int) -> No
     command = ["evaluate", str(tmp_path / "run/last"), "--annotations"]
     command += [files[files.index("--annotations") + 1], "--beams", "2"]
     command += [part for pair_ in given.items() for part in pair_]
+    command += files[files.index("--datastore") :] if lora else []
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, (result.output, result.exception)
     assert "CIDEr" in result.output

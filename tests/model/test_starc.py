@@ -11,6 +11,7 @@ import torch
 from starc import config as configs
 from starc.config import (
     BeamSearch,
+    LlamaConfig,
     LossConfig,
     PromptConfig,
     RetrievalConfig,
@@ -269,6 +270,39 @@ def test_segments_carry_what_was_retrieved() -> None:
             assert len(it.captions) == (10 if it.kept else 0)
             similarities = [hit.similarity for hit in it.captions]
             assert similarities == sorted(similarities, reverse=True)
+
+
+@pytest.mark.parametrize("decoder", ["t5", "causal"])
+def test_retrieved_captions_are_read_as_words(decoder: str) -> None:
+    llama = LlamaConfig(
+        width=64, feed_forward=96, layers=2, heads=4, key_value_heads=2, head_width=16, words=1200
+    )
+    parts = {} if decoder == "t5" else {"llama": llama}
+    starc = model(retrieval=RetrievalConfig(form="text", text_tokens=11), **parts).eval()
+    assert starc.retrieved_projection is None
+    read: list[str] = []
+
+    def encode(text: str) -> list[int]:
+        read.append(text)
+        return [2 + int(text.split()[1]), 99, 100]
+
+    whole = dataclasses.replace(batch(), encode=encode)
+    encoded = starc.encode(whole, store(), inference=True)
+    assert encoded.video.retrieved_BSD is not None and encoded.video.retrieved_BSD.shape[1] == 11
+    nearest = [
+        hit.caption for it in segments.ranked(encoded.video.segments[0]) for hit in it.captions[:2]
+    ]
+    assert read[: len(set(nearest))] == list(dict.fromkeys(nearest))
+    (generated,) = starc.generate([whole], store(), QUICK)
+    assert len(generated.decoded) == 2
+    starc(whole, store()).total.backward()
+    alone = starc.encode(one(whole, 1), store(), inference=True)
+    assert alone.video.retrieved_BSD is not None
+    torch.testing.assert_close(
+        alone.video.retrieved_BSD[0], encoded.video.retrieved_BSD[1], atol=1e-4, rtol=1e-4
+    )
+    with pytest.raises(ValueError, match="needs `encode`"):
+        starc.encode(batch(), store())
 
 
 def test_features_of_another_width_come_in_through_a_projection() -> None:

@@ -19,7 +19,8 @@ from starc.model import checkpoint
 from starc.model.starc import STaRC
 from starc.retrieval.datastore import CaptionStore
 from starc.training.recipes import RECIPES as RECIPE_NAMES
-from support.small_training import files, recipe, tokenizer
+from support import stock_llama
+from support.small_training import SMALL, files, recipe, tokenizer
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 WIDE = 384
@@ -97,6 +98,24 @@ def small_vid2seq(folder: Path) -> Path:
     model = with_sizes_of(vid2seq(), recipe().model)
     checkpoint.save(folder, STaRC(model), tokenizer=tokenizer())
     return folder
+
+
+@pytest.mark.slow
+def test_a_language_model_as_decoder(tmp_path: Path) -> None:
+    data, out, hub = small_data(tmp_path / "data"), tmp_path / "out", tmp_path / "hub"
+    out.mkdir()
+    save_file(torch.load(data / "features.pth"), out / "features.safetensors")
+    (data / "datastore").rename(out / "datastore")
+    _, theirs = stock_llama.pair()
+    theirs.save_pretrained(hub)
+    stock_llama.byte_tokenizer().save(str(hub / "tokenizer.json"))
+    sizes = [one for one in SMALL if "model.t5" not in one and "heads" not in one]
+    more = " ".join(f"--set {one}" for one in [*sizes, "model.decoding.max_tokens=20"])
+    ended = run("llama.sh", data, out, hub, path=tmp_path / "bin", SETTINGS=f"{more} {ONE_EPOCH}")
+    assert ended.returncode == 0, ended.stderr
+    assert "CIDEr" in ended.stdout
+    config = json.loads((out / "starc/best/config.json").read_text())
+    assert config["retrieval"]["form"] == "text" and config["llama"]["lora"] == 32
 
 
 @pytest.mark.slow

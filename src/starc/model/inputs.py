@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,6 +68,8 @@ class Batch:
     """Speech with spans replaced by sentinels."""
     denoising_target_BL: Tensor | None = None
     """Those spans."""
+    encode: Callable[[str], list[int]] | None = None
+    """Text as the decoder's ids, for retrieved captions that are read as words."""
 
     def __post_init__(self) -> None:
         videos, frames = len(self.ids), self.clip_BTD.shape[1] if self.clip_BTD.ndim == 3 else -1
@@ -132,8 +134,9 @@ class Collator:
             ids=tuple(example.id for example in examples),
             clip_BTD=clip_BTD,
             frame_mask_BT=mask_BT,
-            speech_BL=_padded_ids(heard),
-            speech_mask_BL=_padded_ids([[1] * len(ids) for ids in heard]).bool(),
+            speech_BL=padded_ids(heard),
+            speech_mask_BL=padded_ids([[1] * len(ids) for ids in heard]).bool(),
+            encode=self._encode,
         )
         if epoch is None:
             return batch
@@ -158,10 +161,10 @@ class Collator:
             )
         return dataclasses.replace(
             batch,
-            target_BL=_padded_ids(speech if foretold else list(map(self.target, examples))),
+            target_BL=padded_ids(speech if foretold else list(map(self.target, examples))),
             salient_BT=salient_BT,
-            denoising_speech_BL=_padded_ids([given for given, _ in pairs]),
-            denoising_target_BL=_padded_ids([target for _, target in pairs]),
+            denoising_speech_BL=padded_ids([given for given, _ in pairs]),
+            denoising_target_BL=padded_ids([target for _, target in pairs]),
         )
 
     def speech(self, example: Example) -> list[int]:
@@ -221,6 +224,7 @@ class Collator:
         return clip_TD[spread(len(clip_TD), self.config.inputs.frames)].float()
 
 
-def _padded_ids(rows: Sequence[Sequence[int]]) -> Tensor:
+def padded_ids(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Rows of ids as one tensor, zeros behind the short ones."""
     longest = max(len(row) for row in rows)
     return torch.tensor([[*row, *([0] * (longest - len(row)))] for row in rows])

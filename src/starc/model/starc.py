@@ -24,10 +24,10 @@ from starc.config import BeamSearch, Config, check
 from starc.decoder import beam_search
 from starc.decoder.beam_search import Decoded
 from starc.decoder.llama import CausalDecoder
-from starc.decoder.t5 import PAD, T5
+from starc.decoder.t5 import END, PAD, T5
 from starc.errors import DatastoreError, VideoError
 from starc.model import saliency, segments, transport
-from starc.model.inputs import Batch
+from starc.model.inputs import Batch, padded_ids
 from starc.model.saliency import SaliencyHead
 from starc.model.swsa import SlidingWindowAttention
 from starc.model.temporal import TemporalEncoder
@@ -54,7 +54,7 @@ class VideoEncoding(NamedTuple):
     prompt_BTD: Tensor | None
     """S."""
     retrieved_BSD: Tensor | None
-    """R, one token per kept segment, best first."""
+    """R, one token per kept segment, best first; or the words of what was retrieved."""
     retrieved_mask_BS: Tensor | None
     segments: list[list[Segment]]
     """All segments of each video in order of time; empty where retrieval is off."""
@@ -105,7 +105,8 @@ class STaRC(nn.Module):
         self.swsa = SlidingWindowAttention(width, config.swsa) if config.swsa else None
         self.saliency = SaliencyHead(width) if config.saliency else None
         self.prompt_projection = nn.Linear(1, width) if config.prompt else None
-        self.retrieved_projection = nn.Linear(features, width) if config.retrieval else None
+        embedded = config.retrieval is not None and config.retrieval.form == "embedding"
+        self.retrieved_projection = nn.Linear(features, width) if embedded else None
         self.anchor_KD: nn.Parameter | None = None
         if config.retrieval and config.segments.method == "transport":
             anchor_KD = torch.randn(config.transport.anchors, features) / features**0.5
@@ -280,10 +281,11 @@ class STaRC(nn.Module):
     ) -> tuple[Tensor | None, Tensor | None, list[list[Segment]], transport.Plan | None]:
         """SGSR: segments of the video, and the mean embedding of the captions nearest to each.
 
-        Only `retrieved_projection` learns here: segments and search carry no gradient. Transport
-        runs in float32 whatever the model's precision: its plans are too sharp for less.
+        Or those captions as words. Only what reads them learns here: segments and search carry no
+        gradient. Transport runs in float32 whatever the model's precision: its plans are too sharp
+        for less.
         """
-        if self.config.retrieval is None or self.retrieved_projection is None:
+        if self.config.retrieval is None:
             return None, None, [[] for _ in batch.ids], None
         if store is None or not len(store):
             raise DatastoreError(
@@ -310,10 +312,31 @@ class STaRC(nn.Module):
                 dataclasses.replace(segment, captions=of_segment.get(segment.first, ()))
                 for segment in cut[number]
             ]
+        if self.retrieved_projection is None:
+            return *self.read_captions(cut, batch), cut, plan
         if not self.config.retrieval.mask_missing:
             real_BS = torch.ones_like(real_BS)
         mean_BSD = mean_BSD.to(self.retrieved_projection.weight.dtype)
         return self.retrieved_projection(mean_BSD), real_BS, cut, plan
+
+    def read_captions(
+        self, cut: Sequence[Sequence[Segment]], batch: Batch
+    ) -> tuple[Tensor, Tensor]:
+        """The nearest captions of each video's segments, the surest segment first, as tokens."""
+        options, encode = self.config.retrieval, batch.encode
+        assert options is not None
+        if encode is None:
+            raise ValueError("retrieved captions are read as text: the batch needs `encode`")
+        rows = []
+        for video in cut:
+            texts = dict.fromkeys(
+                one.caption
+                for segment in segments.ranked(video)
+                for one in segment.captions[: options.text_captions]
+            )
+            rows.append([n for text in texts for n in encode(text)][: options.text_tokens] or [END])
+        token_BL = padded_ids(rows).to(batch.clip_BTD.device)
+        return self.decoder.encode(token_BL, token_BL != PAD), token_BL != PAD
 
     def segment(
         self, clip_BTD: Tensor, prior_BT: Tensor, mask_BT: Tensor, *, inference: bool

@@ -126,6 +126,12 @@ ABLATIONS: dict[str, Ablation] = {
         _row("10", "retrieval.captions=10", 80.53, 13.86, 10.73, 6.75),
         _row("15", "retrieval.captions=15", 78.00, 13.81, 10.56, 6.57),
     ),
+    "retrieved-form": _table(
+        "Retrieved captions as embeddings or as words",
+        Row("without retrieval", ("model.retrieval=none",), {}),
+        Row("embeddings", (), _FULL),
+        Row("words", ("model.retrieval.form=text",), {}),
+    ),
     "anchors": _sweep(
         "Anchors K and kept segments k",
         "figure",
