@@ -608,7 +608,6 @@ def with_sizes_of(config: Config, other: Config) -> Config:
         temporal=dataclasses.replace(other.temporal, projection=projection),
         t5=other.t5,
         llama=other.llama,
-        writer=other.writer,
         transport=transport,
     )
 
