@@ -1,4 +1,4 @@
-"""Own videos: captioned, corrected in the page, exported, trained on and scored, as the docs say."""
+"""Own videos: captioned, corrected in the page, exported, trained on and scored."""
 
 from __future__ import annotations
 

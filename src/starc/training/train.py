@@ -272,7 +272,8 @@ def _store(
     """The datastore given, or that of the model to start from; captions of the training videos that
     it could not hide are an error."""
     where = files.datastore or (start.folder if start else None)
-    store = open_datastore(str(files.datastore)) if files.datastore else start and start.store
+    store = open_datastore(str(files.datastore)) if files.datastore else None
+    store = start.store if store is None and start is not None else store
     retrieval = recipe.model.retrieval
     if retrieval is None:
         return store
