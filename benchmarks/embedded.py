@@ -68,7 +68,8 @@ def main() -> None:
                 beams=options.beams,
             )
             for part in ("choose", "report", "validation"):
-                row(_cells(f"{name}: {part}", found, read_references(prepared / f"{part}.json")))
+                if wanted := read_references(prepared / f"{part}.json"):
+                    row(_cells(f"{name}: {part}", found, wanted))
 
 
 def _prepared(data: Path, out: Path) -> Path:

@@ -6,7 +6,7 @@
 set -eu
 data=$1 out=$2
 here=$(dirname "$0")
-[ -e "$out/tiny-youcook2" ] || sh "$here/small_youcook2.sh" "$data" "$out"
+[ -e "$out/tiny-youcook2.done" ] || sh "$here/small_youcook2.sh" "$data" "$out"
 
 python "$here/baselines.py" "$out/data" "$out/baselines"
 for name in random speech nearest; do

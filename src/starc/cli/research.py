@@ -301,6 +301,9 @@ def show_recipe(
 
 def _table(title: str, rows: list[list[str]]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False, title=title, title_justify="left")
+    table.add_column(no_wrap=True)
+    for _ in rows[0][1:]:
+        table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     return table
