@@ -33,7 +33,7 @@ from torch.nn.functional import normalize
 
 from starc.files.annotations import VideoAnnotation, video_id
 from starc.media.encoders import MiniLM
-from starc.media.features import Features, save_features
+from starc.media.features import FrameFeatures, save_features
 from starc.model.joint_space import JointSpace
 from starc.retrieval.datastore import CaptionStore
 from starc.types import Sentence
@@ -145,7 +145,7 @@ def write_features(
     coin = random.Random(0)
     for video, annotated in corpus.train.items():
         own = replace(joint, word_VD=tables[fold[video]])
-        clip_TD = own.said(seconds(annotated), speech.get(video, ()))
+        clip_TD = own.encode_speech(seconds(annotated), speech.get(video, ()))
         if video in evidence:
             clip_TD = clip_TD + actions(own, evidence[video], len(clip_TD))
         elif coin.random() < 0.5:
@@ -166,7 +166,11 @@ def write_features(
         save_features(
             out / f"{name}.safetensors",
             {
-                video: Features(clip_TD, torch.arange(len(clip_TD)).double(), {"encoder": "joint"})
+                video: FrameFeatures(
+                    clip_TD,
+                    torch.arange(len(clip_TD)).double(),
+                    provenance={"encoder": "joint"},
+                )
                 for video, clip_TD in ({**train, **some}).items()
             },
         )

@@ -7,7 +7,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from urllib.request import quote, urlopen
 
@@ -103,9 +103,17 @@ def opened(folder: Path) -> Iterator[Site]:
     secret.write_text(SECRET)
     (folder / "library/odd.json").write_text(json.dumps({"starc": 1, "video": ODD[-1]}))
     with running(create_app([library], caption=captions)) as site:
-        yield Site(site, library)
-        assert json.load(urlopen(f"{site}/api/library", timeout=10))["videos"]
+        visited = Site(site, library)
+        with closing(visited.client):
+            yield visited
+        assert listed(site)
     assert secret.read_text() == SECRET and len(list(folder.iterdir())) == 4
+
+
+def listed(site: str) -> bool:
+    """Whether the library is shown."""
+    with urlopen(f"{site}/api/library", timeout=20) as answer:
+        return bool(json.load(answer)["videos"])
 
 
 def slow_visitors(folder: Path, rng: random.Random) -> str | None:
@@ -115,7 +123,7 @@ def slow_visitors(folder: Path, rng: random.Random) -> str | None:
         for _ in range(server.MOST_CONNECTIONS + 60):
             one = visitors.enter_context(socket.create_connection(address))
             one.sendall(b"GET / HTTP/1.1\r\nHost: 127"[: rng.randrange(25)])
-        if not json.load(urlopen(f"{site.site}/api/library", timeout=20))["videos"]:
+        if not listed(site.site):
             return "nobody is served"
     return None
 

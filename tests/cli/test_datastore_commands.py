@@ -176,7 +176,7 @@ def test_a_foreign_folder_is_refused_before_anything_is_embedded(
     monkeypatch.setattr(Letters, "encode", lambda *_: pytest.fail("embedded in vain"))
     for command in (("build", "captions.txt"), ("join", "a", "b")):
         assert run(*command, "-o", mine) == 1
-        assert run.err.startswith("starc: mine: holds other files (datastore.json)")
+        assert run.err.startswith("starc: mine: holds files that are not ours (datastore.json")
     assert (mine / "thesis.tex").read_text() == "years of work"
 
 

@@ -41,11 +41,11 @@ def test_many_videos(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     target, listened = tmp_path / "out/speech.json", []
 
     def listen(language: str | None, model: str | None) -> speech.Recogniser:
-        def heard(sound: speech.Sound):  # type: ignore[no-untyped-def]
+        def heard(sound: speech.Sound) -> speech.Heard:
             listened.append(sum(1 for _ in sound(30)))
             if len(listened) == 1:
                 raise KeyboardInterrupt
-            yield Sentence(0.0, 1.0, f"{language} {model}")
+            return speech.Heard((Sentence(0.0, 1.0, f"{language} {model}"),))
 
         return speech.Recogniser("ears", heard)
 

@@ -79,12 +79,14 @@ def test_the_logits_are_those_of_transformers(tmp_path: Path, version: str) -> N
         expected = theirs(input_ids=said_BL, labels=target_BL).logits[..., :WORDS]
         memory_BMD = ours.encode(said_BL, torch.ones_like(said_BL))
         found = scores(ours, memory_BMD, target_BL)
-        torch.testing.assert_close(found[..., :WORDS], expected, atol=1e-4, rtol=1e-4)
+        # Logits of a hundred and more: what float32 leaves of them depends on the processor.
+        close = {"atol": 3e-5 * float(expected.abs().max()), "rtol": 1e-4}
+        torch.testing.assert_close(found[..., :WORDS], expected, **close)
         decoder = IncrementalDecoder(ours, memory_BMD, torch.ones(2, 9, dtype=torch.bool), beams=1)
         given = [torch.zeros(2, 1, dtype=torch.long), *target_BL.split(1, dim=1)]
         for place, token_BK in enumerate(given[:-1]):
             step = decoder.step(token_BK)
-            torch.testing.assert_close(step[:, 0], found[:, place], atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(step[:, 0], found[:, place], **close)
             decoder.choose(torch.zeros(2, 1, dtype=torch.long))
     rows = ours.shared.weight.norm(dim=1)  # time tokens are fresh, and as long as words
     torch.testing.assert_close(rows[WORDS:].mean(), rows[:WORDS].mean())

@@ -64,7 +64,7 @@ def test_unknown_names_offer_the_nearest() -> None:
         recipe("youcook")
     with pytest.raises(ConfigError, match="did you mean 'windows'"):
         ablation("window")
-    with pytest.raises(ConfigError, match="known: components, windows"):
+    with pytest.raises(ConfigError, match="known: components, inputs, windows"):
         ablation("nosuch")
 
 

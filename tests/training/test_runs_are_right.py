@@ -125,7 +125,10 @@ def test_resuming_with_settings(data: Path, tmp_path: Path) -> None:
         run(given(data), tmp_path / "run", "train.epochs=7", resume=True)
 
 
-def test_a_killed_ablation_goes_on(data: Path, tmp_path: Path) -> None:
+def test_a_killed_ablation_goes_on(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # sums of two threads round otherwise
     table = Ablation("t", (Row("one"), Row("two", ("model.segments.pooling=uniform",))))
     folder = tmp_path / "run"
     settings = [*QUICK[:-1], "train.save_every=1"]
