@@ -13,6 +13,7 @@ import numpy as np
 from tokenizers import pre_tokenizers
 
 TIMED, UNTIMED, HELD_OUT = 10, 4, 4
+FRAMES = "frames/yc2_600videos_1800frames_224px.tar"
 
 
 def raw_files(data: Path, out: Path) -> Path:
@@ -21,8 +22,13 @@ def raw_files(data: Path, out: Path) -> Path:
         (out / folder).mkdir(parents=True)
     csv = "asr/yc2_timed_asr_353videos_Video_data_all.csv"
     timed = (data / csv).read_bytes()
-    frames = tarfile.open(data / "frames/yc2_600videos_1800frames_224px.tar")
-    meta = json.load(frames.extractfile("./meta.json"))  # type: ignore[arg-type]
+    with tarfile.open(data / FRAMES) as archive:
+        held = {
+            one.name.removeprefix("./"): archive.extractfile(one).read()  # type: ignore[union-attr]
+            for one in archive
+            if one.isfile()
+        }
+    meta = json.loads(held["meta.json"])
     pictured = {row["video"] for row in meta}
     train = json.loads((data / "yc2/vid2seq_train.json").read_text())
     known = [video for video in train if f"v={video}".encode() in timed and video in pictured]
@@ -42,15 +48,14 @@ def raw_files(data: Path, out: Path) -> Path:
     ):
         (out / name).symlink_to(data / name)
     some = [row for row in meta if row["video"] in kept]
-    with tarfile.open(out / "frames/yc2_600videos_1800frames_224px.tar", "w") as cut:
+    with tarfile.open(out / FRAMES, "w") as cut:
         for name, content in (
             ("meta.json", json.dumps(some).encode()),
-            *((row["file"], frames.extractfile(f"./{row['file']}").read()) for row in some),  # type: ignore[union-attr]
+            *((row["file"], held[row["file"]]) for row in some),
         ):
             entry = tarfile.TarInfo(f"./{name}")
             entry.size = len(content)
             cut.addfile(entry, io.BytesIO(content))
-    frames.close()
     return out
 
 
