@@ -21,6 +21,6 @@ for name in components clustering; do
         --features "$out/data/evidence.safetensors" --speech "$out/data/speech.json" \
         --tokenizer "$out/data/tokenizer.json" --datastore "$out/data/datastore" \
         --validation "$out/data/validation.json" --init "$out/second" \
-        --seeds "${SEEDS:-2}" --jobs "${JOBS:-2}"
+        --seeds "${SEEDS:-2}" --jobs "${JOBS:-2}" ${SETTINGS:-}
     cat "$out/$name/table.md"
 done

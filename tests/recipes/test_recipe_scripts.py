@@ -154,7 +154,7 @@ def test_the_embedded_model_and_its_tables(shared: Path, tmp_path: Path) -> None
     """yc2_small.sh, which begins with small_youcook2.sh; the language model is a random one."""
     data, out = raw_files(shared / "data", tmp_path / "data"), tmp_path / "out"
     gguf(out / "wheel/tiny.gguf")
-    short = {"MINUTES": "0.1", "SEEDS": "1", "JOBS": "1"}
+    short = {"MINUTES": "0.1", "SEEDS": "1", "JOBS": "1", "SETTINGS": "--set train.epochs=1"}
     ended = run("yc2_small.sh", data, out, path=tmp_path / "bin", **short)
     assert ended.returncode == 0, ended.stderr
     assert checkpoint.load(out / "small-youcook2").writer is not None
