@@ -68,8 +68,7 @@ def main() -> None:
                 beams=options.beams,
             )
             for part in ("choose", "report", "validation"):
-                if wanted := read_references(prepared / f"{part}.json"):
-                    row(_cells(f"{name}: {part}", found, wanted))
+                row(_cells(f"{name}: {part}", found, read_references(prepared / f"{part}.json")))
 
 
 def _prepared(data: Path, out: Path) -> Path:
