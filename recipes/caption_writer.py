@@ -538,7 +538,7 @@ def ship(file: Path, start: Path, run: Path, spans: Path, small: Path, out: Path
     first = min(int(name.split(".")[2]) for name in changes)
     facts = json.loads((start / "config.json").read_text()) | {"lora": rank, "lora_from": first}
     if out != small:
-        shutil.copytree(small, out)
+        shutil.copytree(small, out, dirs_exist_ok=True)
     path = out / checkpoint.CONFIG
     config = json.loads(path.read_text())
     mark = {checkpoint.MARK: config.pop(checkpoint.MARK)}

@@ -247,14 +247,15 @@ def _write_texts(
     out: Path, corpus: youcook2.Corpus, speech: Mapping[str, Sequence[Sentence]]
 ) -> None:
     ids = sorted(corpus.validation)
+    choosing = min(youcook2.CHOOSING, len(ids) // 2)
     practice = youcook2.extracts(corpus.train, speech)
     for name, videos in (
         ("train", corpus.train),
         ("timed", {video: corpus.train[video] for video in corpus.train if video in corpus.speech}),
         ("extracts", {video: practice[video] for video in sorted(practice)[::2]}),
         ("validation", corpus.validation),
-        ("choose", {video: corpus.validation[video] for video in ids[: youcook2.CHOOSING]}),
-        ("report", {video: corpus.validation[video] for video in ids[youcook2.CHOOSING :]}),
+        ("choose", {video: corpus.validation[video] for video in ids[:choosing]}),
+        ("report", {video: corpus.validation[video] for video in ids[choosing:]}),
     ):
         content = {
             video: {

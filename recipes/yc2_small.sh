@@ -6,7 +6,7 @@
 set -eu
 data=$1 out=$2
 here=$(dirname "$0")
-[ -e "$out/tiny-youcook2" ] || sh "$here/small_youcook2.sh" "$data" "$out"
+[ -e "$out/tiny-youcook2.done" ] || sh "$here/small_youcook2.sh" "$data" "$out"
 
 python "$here/baselines.py" "$out/data" "$out/baselines"
 for name in random speech nearest; do
@@ -21,6 +21,6 @@ for name in components clustering; do
         --features "$out/data/evidence.safetensors" --speech "$out/data/speech.json" \
         --tokenizer "$out/data/tokenizer.json" --datastore "$out/data/datastore" \
         --validation "$out/data/validation.json" --init "$out/second" \
-        --seeds "${SEEDS:-2}" --jobs "${JOBS:-2}"
+        --seeds "${SEEDS:-2}" --jobs "${JOBS:-2}" ${SETTINGS:-}
     cat "$out/$name/table.md"
 done

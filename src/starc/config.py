@@ -107,7 +107,9 @@ class TemporalConfig:
     positions: int = 100
     """Learned positions; T of the paper. Longer videos reuse the nearest one."""
     depth: int = 12
+    """Blocks."""
     heads: int = 12
+    """Of a block's attention; they divide the decoder's width."""
     feed_forward: int = 2048
     """Hidden width of a block's feed-forward layer."""
     dropout: float = training_only(0.1)
@@ -254,7 +256,9 @@ class T5Config:
     layers: int = 12
     """Of the encoder (speech)."""
     decoder_layers: int = 12
+    """Blocks of the decoder."""
     heads: int = 12
+    """Of each attention."""
     text_vocabulary: int = 32100
     """Ids of text, sentinels included; time ids follow."""
     bins: int = 100
@@ -615,7 +619,6 @@ def with_sizes_of(config: Config, other: Config) -> Config:
         temporal=dataclasses.replace(other.temporal, projection=projection),
         t5=other.t5,
         llama=other.llama,
-        writer=other.writer,
         transport=transport,
     )
 

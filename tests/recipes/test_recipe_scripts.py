@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from starc.retrieval.datastore import CaptionStore
 from starc.training.recipes import RECIPES as RECIPE_NAMES
 from support import stock_llama
 from support.small_training import SMALL, files, recipe, tokenizer
+from support.small_youcook2 import gguf, raw_files
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 WIDE = 384
@@ -29,8 +31,10 @@ WIDE = 384
 def run(script: str, *arguments: Path, path: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """A recipe with `starc` on the path, and `more` in its environment."""
     path.mkdir(exist_ok=True)
-    (path / "starc").write_text(f'#!/bin/sh\nexec {sys.executable} -m starc "$@"\n')
-    (path / "starc").chmod(0o755)
+    modules = {"python": "", "starc": "-m starc", "torchrun": "-m torch.distributed.run"}
+    for name, module in modules.items():
+        (path / name).write_text(f'#!/bin/sh\nexec {sys.executable} {module} "$@"\n')
+        (path / name).chmod(0o755)
     environment = os.environ | {"PATH": f"{path}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     command = ["sh", str(RECIPES / script), *map(str, arguments)]
     return subprocess.run(
@@ -162,6 +166,28 @@ def test_chapters_after_pretraining(tmp_path: Path) -> None:
     assert "protocol:chapters" in text and "protocol:titles" in text
     again = run("vidchapters.sh", data, out, path=tmp_path / "bin", SETTINGS=ONE_EPOCH, INIT=init)
     assert again.returncode == 0, "predictions of its own are replaced"
+
+
+@pytest.mark.slow
+def test_the_embedded_model_and_its_tables(shared: Path, tmp_path: Path) -> None:
+    """yc2_small.sh, which begins with small_youcook2.sh; the language model is a random one."""
+    data, out = raw_files(shared / "data", tmp_path / "data"), tmp_path / "out"
+    gguf(out / "wheel/tiny.gguf")
+    short = {"MINUTES": "0.1", "SEEDS": "1", "JOBS": "1", "SETTINGS": "--set train.epochs=1"}
+    ended = run("yc2_small.sh", data, out, path=tmp_path / "bin", **short)
+    assert ended.returncode == 0, ended.stderr
+    assert checkpoint.load(out / "small-youcook2").writer is not None
+    for name in ("components", "clustering"):
+        assert "not run" not in (out / name / "table.md").read_text()
+    # Killed while the span model was put together: that is made again, and nothing before it.
+    (out / "tiny-youcook2.done").unlink()
+    (out / "small-youcook2.done").unlink()
+    shutil.rmtree(out / "tiny-youcook2/datastore")
+    before = (out / "starc0/metrics.jsonl").stat().st_mtime_ns
+    again = run("small_youcook2.sh", data, out, path=tmp_path / "bin", **short)
+    assert again.returncode == 0, again.stderr
+    assert (out / "tiny-youcook2/datastore").is_dir()
+    assert (out / "starc0/metrics.jsonl").stat().st_mtime_ns == before
 
 
 def test_every_recipe_names_what_exists() -> None:

@@ -1,4 +1,4 @@
-"""The scripts in recipes/ and benchmarks/ as modules."""
+"""The scripts in recipes/, benchmarks/ and examples/ as modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-FOLDERS = [str(Path(__file__).parents[2] / name) for name in ("recipes", "benchmarks")]
+FOLDERS = [str(Path(__file__).parents[2] / name) for name in ("recipes", "benchmarks", "examples")]
 
 
 def script(name: str) -> ModuleType:

@@ -224,6 +224,9 @@ def test_subsets_of_ablate_and_analyse(data: Path, monkeypatch: pytest.MonkeyPat
     ended = CliRunner().invoke(app, ["ablate", "pooling", "tiny", *line, *tokenizer, *subsets])
     assert ended.exit_code == 0, ended.output
     assert seen[0][-4:] == subsets
+    started = ["--init", "embedded", "--validation", both]
+    ended = CliRunner().invoke(app, ["ablate", "pooling", "tiny", *line, *started])
+    assert ended.exit_code == 0 and "--tokenizer" not in seen[1], ended.output
     ended = CliRunner().invoke(app, ["analyse", "a", "b", *line, "--subset", "nosuch"])
     assert "no video of subset 'nosuch'" in str(ended.exception)
 

@@ -49,6 +49,9 @@ Subset = Annotated[str | None, typer.Option(help="Split of a YouCook2 file to us
 ValidationSubset = Annotated[
     str | None, typer.Option(help="Split of the --validation file, such as validation.")
 ]
+Tokenizer = Annotated[
+    Path | None, typer.Option(help="tokenizer.json of the T5; else that of --init.")
+]
 NoVideo = Annotated[bool, typer.Option("--no-video", help="Speech only.")]
 NoSpeech = Annotated[bool, typer.Option("--no-speech", help="Video only.")]
 RunFolder = Annotated[Path, typer.Option("--run", "--out", "-o", help="Folder of the run.")]
@@ -207,9 +210,7 @@ def train(
             help="Annotated videos; again for further references. pretrain needs none.",
         ),
     ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="tokenizer.json of the T5; else that of --init.")
-    ] = None,
+    tokenizer: Tokenizer = None,
     speech: Speech = None,
     store: Store = None,
     validation: Validation = None,
@@ -301,6 +302,9 @@ def show_recipe(
 
 def _table(title: str, rows: list[list[str]]) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False, title=title, title_justify="left")
+    table.add_column(no_wrap=True)
+    for _ in rows[0][1:]:
+        table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*map(escape, row))
     return table
@@ -399,10 +403,12 @@ def ablate(
     annotations: Annotations,
     features: FeaturesPath,
     validation: Annotated[list[Path], typer.Option("--validation")],
-    tokenizer: Annotated[Path, typer.Option(help="tokenizer.json of the T5.")],
+    tokenizer: Tokenizer = None,
     speech: Speech = None,
     store: Store = None,
-    init: Annotated[Path | None, typer.Option(help="Model folder all rows start from.")] = None,
+    init: Annotated[
+        Path | None, typer.Option(help="Where all rows start from, as in starc train.")
+    ] = None,
     others: Annotated[
         list[str] | None,
         typer.Option(
@@ -421,7 +427,8 @@ def ablate(
     from starc.training.tables import ablation
 
     chosen = ablation(name)
-    arguments = [recipe, "--features", str(features), "--tokenizer", str(tokenizer)]
+    arguments = [recipe, "--features", str(features)]
+    arguments += ["--tokenizer", str(tokenizer)] if tokenizer else []
     for file in annotations:
         arguments += ["--annotations", str(file)]
     for file in validation:
@@ -448,7 +455,9 @@ def ablate(
 
 
 def analyse(
-    models: Annotated[list[Path], typer.Argument(help="Run or model folders, such as RUN/best.")],
+    models: Annotated[
+        list[Path], typer.Argument(help="Model folders, such as RUN/best; or the word embedded.")
+    ],
     annotations: Annotations,
     features: FeaturesPath,
     target: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures.")],
@@ -461,6 +470,7 @@ def analyse(
     """Draw the paper's figures from a trained model; from several, how their scores correlate."""
     from starc.training.figures import correlate, draw
 
+    models = [Path(model_name(str(model))) for model in models]
     if len(models) > 1:
         drawn = correlate(
             models, annotations, features, speech, target, videos=videos, subset=subset

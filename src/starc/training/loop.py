@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from starc.decoder.caption_writer import CaptionWriter
 from starc.decoder.t5 import PAD
 from starc.errors import CheckpointError, ConfigError, DatastoreError, MissingExtra, StarcError
 from starc.files.annotations import VideoAnnotation
@@ -53,8 +52,6 @@ class Task:
     collate: Collator
     joint: JointSpace | None = None
     """Kept beside the weights, for a model whose features are vectors of a joint space."""
-    writer: CaptionWriter | None = None
-    """Kept, too; its own training is recipes/caption_writer.py."""
 
 
 def train(
@@ -253,7 +250,6 @@ class Training:
                 store=task.store,
                 folder=self.run.folder,
                 joint=task.joint,
-                writer=task.writer,
             ),
             videos,
             range(accelerator.process_index, len(videos), accelerator.num_processes),
@@ -284,7 +280,6 @@ class Training:
                 tokenizer=task.collate.tokenizer,
                 store=task.store,
                 joint=task.joint,
-                writer=task.writer,
             ),
             state | {"optimiser": self.optimiser.state_dict()},
         )

@@ -36,6 +36,7 @@ class TrainConfig:
     """Optimisation, validation, saving."""
 
     epochs: int = 10
+    """Passes over all training videos."""
     batch: int = 4
     """Videos per optimiser step, over all processes and accumulated parts."""
     accumulate: int = 1
@@ -66,6 +67,7 @@ class TrainConfig:
     group_by_length: bool = True
     """Videos with equally long speech share a batch: less padding, the same gradient noise."""
     seed: int = 0
+    """Of fresh weights, the order of videos, dropout and what is corrupted."""
     save_every: int = 0
     """Steps between two saves of the state besides those at the end of an epoch; 0: none."""
     validate_every: int = 1

@@ -169,6 +169,8 @@ def _origin(name: str, recipe: Recipe, start: Loaded | None, model: STaRC) -> st
     unused = list(dict.fromkeys(weight.split(".")[0] for weight in theirs if weight not in ours))
     if str(start.folder).startswith((plain_t5.PREFIX, plain_llama.PREFIX)):
         fresh.append("time tokens")
+    if start.writer is not None:
+        unused.append("caption writer, span head (what is trained speaks itself)")
     taken = sum(weight in theirs for weight in ours)
     return (
         f"note: {taken} of {len(ours)} weights from {start.folder}; start fresh: "
@@ -260,14 +262,18 @@ def _task(recipe: Recipe, files: Files, start: Loaded | None, on_note: Note) -> 
                 f"--validation: {len(both)} videos are also trained on (one is {both[0]!r}); "
                 "name other files, or --subset and --validation-subset"
             )
-    writer = start.writer if start else None
-    store = _store(recipe, files, train, on_note)
-    return Task(train, validation, store, collate, joint, writer)
+    store = _store(recipe, files, start, train, on_note)
+    return Task(train, validation, store, collate, joint)
 
 
-def _store(recipe: Recipe, files: Files, train: Videos, on_note: Note) -> Datastore | None:
-    """The datastore; captions of the training videos that it could not hide are an error."""
+def _store(
+    recipe: Recipe, files: Files, start: Loaded | None, train: Videos, on_note: Note
+) -> Datastore | None:
+    """The datastore given, or that of the model to start from; captions of the training videos that
+    it could not hide are an error."""
+    where = files.datastore or (start.folder if start else None)
     store = open_datastore(str(files.datastore)) if files.datastore else None
+    store = start.store if store is None and start is not None else store
     retrieval = recipe.model.retrieval
     if retrieval is None:
         return store
@@ -278,7 +284,7 @@ def _store(recipe: Recipe, files: Files, train: Videos, on_note: Note) -> Datast
         )
     if store.width != recipe.model.temporal.features:
         raise DatastoreError(
-            f"{files.datastore}: captions are {store.width} wide, the model's features "
+            f"{where}: captions are {store.width} wide, the model's features "
             f"{recipe.model.temporal.features}; build it with the model's text encoder"
         )
     listed = store.listing()
@@ -293,12 +299,12 @@ def _store(recipe: Recipe, files: Files, train: Videos, on_note: Note) -> Datast
     trained = [text for all_ in train.accounts.values() for each in all_ for text in each.sentences]
     if own := [text for text in trained if same_text(text) in known]:
         raise DatastoreError(
-            f"{files.datastore}: {len(own)} captions of training videos stand in it without their "
+            f"{where}: {len(own)} captions of training videos stand in it without their "
             f"video ({own[0]!r}), so a video would find its own; build it from the annotations "
             "(starc datastore build ANNOTATIONS), or --set model.retrieval.exclude_own=false"
         )
     on_note(
-        f"note: {files.datastore}: {len(ownerless)} captions name no video; none of them equals a "
+        f"note: {where}: {len(ownerless)} captions name no video; none of them equals a "
         "training caption, so nothing is hidden from any video"
     )
     return store
