@@ -96,7 +96,7 @@ export class Draft extends EventTarget {
   retime(key, patch) {
     const event = { ...this.find(key), ...patch };
     for (const name of Object.keys(patch)) event[name] = round(event[name]);
-    if (event.end <= this.duration + 0.005) event.end = Math.min(event.end, this.duration);
+    if (event.end < this.duration + 0.011) event.end = Math.min(event.end, this.duration);
     const word = refusal(event, this.duration);
     if (!word) this.set(event);
     return word;

@@ -201,10 +201,10 @@ export class Panel extends EventTarget {
     const { list } = this;
     const top = row.offsetTop - list.offsetTop;
     const from = list.scrollTop;
-    const inset = getComputedStyle(list).position === "static" ? top : row.offsetTop;
-    if (inset < from || inset + row.offsetHeight > from + list.clientHeight) {
+    const place = getComputedStyle(list).position === "static" ? top : row.offsetTop;
+    if (place < from || place + row.offsetHeight > from + list.clientHeight) {
       const room = Math.max(0, list.clientHeight - row.offsetHeight);
-      list.scrollTop = inset - Math.min(room, list.clientHeight / 3);
+      list.scrollTop = place - Math.min(room, list.clientHeight / 3);
     }
   }
 
