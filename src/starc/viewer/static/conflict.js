@@ -11,7 +11,8 @@ const words = (event) => (event ? `${clock(event.start, 2)} – ${clock(event.en
 export async function resolve(base, mine, theirs, name) {
   const rows = threeWay(base, mine, theirs);
   const open = rows.filter((row) => !same(row.mine, row.theirs));
-  const option = (row, n, side, label) => {
+  const option = (row, n, side, owner) => {
+    const label = same(row[side], row.base) ? `${owner} (as before)` : owner;
     const field = el("input", { type: "radio", name: `row-${n}`, value: side, on: { change: () => { row.take = side; } } });
     field.checked = row.take === side;
     return el("label", {}, field, el("span", {}, el("b", {}, label), words(row[side])));

@@ -34,11 +34,11 @@ export class Panel extends EventTarget {
         if (this.late) setTimeout(() => this.late && this.render());
       });
     }
-    this.list.addEventListener("dblclick", (event) => {
-      // The first click may have built the row anew, so the event has another target.
-      const row = document.elementFromPoint(event.clientX, event.clientY)?.closest(".row > button")?.parentNode;
-      if (row?.dataset.key) this.tell("write", Number(row.dataset.key));
+    this.list.addEventListener("mousedown", (event) => {
+      // The list may scroll after the first click: a double click means the row of the first.
+      if (event.detail === 1) this.first = event.target.closest(".row > button")?.parentNode.dataset.key;
     });
+    this.list.addEventListener("dblclick", () => this.first && this.tell("write", Number(this.first)));
     this.render();
   }
 
@@ -91,7 +91,10 @@ export class Panel extends EventTarget {
       tab.replaceChildren(name[0].toUpperCase() + name.slice(1), el("span", {}, String(counts[place])));
     });
     const items = this.items();
-    if (this.tab === "events" && this.refill(items)) return this.mark();
+    if (this.tab === "events" && this.refill(items)) {
+      this.placeEditor();
+      return this.mark();
+    }
     this.late = this.pressed; // leaving a field by a click on a row may put the rows in another order
     if (this.late) return;
     const make = { events: eventRow, segments: segmentRow, speech: speechRow }[this.tab];
@@ -104,8 +107,25 @@ export class Panel extends EventTarget {
     this.building = false;
     this.list.tabIndex = items.length ? -1 : 0;
     this.marked = null;
+    this.placeEditor();
     this.mark();
     refocus();
+  }
+
+  /** The fields are in the chosen row, while editing. */
+  placeEditor() {
+    const wanted = this.tab === "events" && this.state.editing ? this.rowOf(this.state.chosen) : undefined;
+    const old = this.rows.find((row) => row.editor);
+    if (old === wanted) return;
+    if (old) {
+      const { node } = old.editor;
+      old.editor = null;
+      node.remove();
+    }
+    if (!wanted || wanted.editor) return;
+    wanted.editor = new Editor(this, this.state.chosen);
+    wanted.append(wanted.editor.node);
+    wanted.editor.fill(this.draft.find(this.state.chosen));
   }
 
   /** The way back for the focus when rows are built anew: same event, same field, same caret. */
@@ -129,10 +149,9 @@ export class Panel extends EventTarget {
     };
   }
 
-  /** What must be the same for the rows to stay: the events, their order, and where the editor is. */
+  /** What must be the same for the rows to stay: the events and their order. */
   outline(items) {
-    const { editing, chosen } = this.state;
-    return `${this.tab} ${editing ? chosen : ""} ${items.map((item) => item.key).join()}`;
+    return `${this.tab} ${items.map((item) => item.key).join()}`;
   }
 
   /** New words in old rows: a row that is built anew under a finger or a caret is a lost click. */
@@ -169,7 +188,7 @@ export class Panel extends EventTarget {
     const { time } = this.state;
     const items = this.items();
     const now = items.flatMap((item, n) => (time >= item.start && time < item.end ? [n] : []));
-    const key = `${this.tab}:${now.join()}:${this.state.chosen}:${[...this.state.selected].join()}`;
+    const key = `${this.tab}:${now.join()}:${this.state.editing}:${this.state.chosen}:${[...this.state.selected].join()}`;
     if (key === this.marked) return;
     this.marked = key;
     const { state } = this;
@@ -184,16 +203,18 @@ export class Panel extends EventTarget {
       const chosen = state.selected.has(Number(row.dataset.key));
       row.classList.toggle("chosen", chosen);
       if (state.editing && row.dataset.key) button.setAttribute("aria-pressed", String(chosen));
+      else button.removeAttribute("aria-pressed");
       button.tabIndex = row === stop ? 0 : -1;
     });
     if (held && state.editing) this.keepInView(held);
     else if (now.length && state.playing && this.rows[now[0]]) this.scrollTo(this.rows[now[0]]);
   }
 
-  /** Rows out of sight have guessed heights, which may change when they come into it. */
-  keepInView(row) {
+  /** Rows out of sight have guessed heights, which change when they come into it: look again. */
+  keepInView(row, frames = 4) {
+    if (!row.isConnected) return;
     this.scrollTo(row);
-    requestAnimationFrame(() => row.isConnected && this.scrollTo(row));
+    if (frames) requestAnimationFrame(() => this.keepInView(row, frames - 1));
   }
 
   /** Scrolls the list alone: scrollIntoView would move the page on a phone. */
@@ -215,6 +236,7 @@ export class Panel extends EventTarget {
 
   jump(item) {
     return (event) => {
+      if (event.detail > 1 && item.key && this.first !== String(item.key)) return;
       const mode = event.shiftKey ? "range" : event.ctrlKey || event.metaKey ? "toggle" : null;
       if (mode && this.state.editing && item.key) return this.tell("select", { key: item.key, mode });
       const now = item.key ? this.data.events.find((one) => one.key === item.key) : item;
@@ -238,10 +260,6 @@ function chipOf(event, reference) {
 function eventRow(event) {
   const row = el("li", { class: "row", data: { key: event.key } },
     el("button", { type: "button", on: { click: this.jump(event) } }));
-  if (this.state.editing && event.key === this.state.chosen) {
-    row.editor = new Editor(this, event.key);
-    row.append(row.editor.node);
-  }
   fill.call(this, row, event);
   return row;
 }
