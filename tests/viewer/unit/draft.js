@@ -57,6 +57,8 @@ export const tests = {
     is([...replaced(events, "add", "x", { matchCase: true })], [[2, "x b"]]);
     is([...replaced(events, "(a) $1", "$&")], [[1, "Add $&"]]);
     is(replaced(events, "", "x").size, 0);
+    is(replaced(events, "ad", "x", { wholeWords: true }).size, 0);
+    is([...replaced(events, "B", "c", { wholeWords: true })], [[2, "add c"]]);
     is(replaced(events, "stir", "stir").size, 0);
   },
   "an edge rests at speech, segments and other events": (is) => {

@@ -98,6 +98,7 @@ export class Editing {
     if (key === undefined) return;
     this.begin();
     const { page } = this;
+    if (!this.draft.find(key)) return; // a kept draft has taken the place of what was there
     page.choose(key);
     const row = page.panel.rowOf(key);
     if (!row) return;

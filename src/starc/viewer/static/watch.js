@@ -50,6 +50,7 @@ class Page {
     data.events = events;
     for (const key of this.state.selected) if (!draft.find(key)) this.state.selected.delete(key);
     if (!this.state.selected.has(this.state.chosen)) this.state.chosen = [...this.state.selected].at(-1) ?? null;
+    this.player.loop(draft.find(this.state.chosen));
     this.timeline.refresh();
     this.panel.render();
     // Not with every step of a drag: the table is large.
