@@ -56,6 +56,7 @@ export class Editing {
     $("redo").disabled = !draft.future.length;
     $("remove").disabled = $("merge").disabled = !size;
     $("shift").disabled = !size;
+    $("history").disabled = !saving.video.saved.length && !draft.dirty;
     $("save").hidden = !state.editing && !draft.dirty;
     $("save").disabled = !draft.dirty && !saving.old;
     this.stop(document.activeElement);

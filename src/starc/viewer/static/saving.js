@@ -44,7 +44,6 @@ export class Saving {
     $("version").replaceChildren(...[...saved.toReversed(), 0].map((number) =>
       el("option", { value: number, selected: number === version }, versionName(video, number))));
     $("version").closest("label").hidden = !saved.length;
-    $("history").hidden = !saved.length;
     $("export").replaceChildren(el("option", { value: "" }, "Export…"), ...formats.map((format) =>
       el("option", { value: format }, FORMATS[format] ?? format)));
   }
