@@ -176,6 +176,9 @@ def test_a_conflict_is_settled_event_by_event(page: Any, top: Path) -> None:
     assert "Version 1" in dialog.inner_text() and dialog.get_by_role("group").count() == 5
     page.keyboard.press("Escape")
     assert "stay here" in toast(page) and captions(page)[1] == "slice (mine)"
+    page.reload()  # the draft still knows what it was made from
+    page.get_by_role("button", name="Restore").click()
+    assert captions(page)[2] == "fry"
     page.keyboard.press("Control+s")
     dialog.get_by_label("slice (theirs)").check()
     dialog.get_by_label("18.00 – 0:22.00 stir").first.check()
