@@ -30,6 +30,7 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/oxlint --deny-warnings src tests
 
 # QUICK=1 only shows that they run. All run, also after one has failed.
 bench: $(READY)

@@ -402,3 +402,9 @@ def test_stamps_read_back(time_ms: int) -> None:
     hours, minutes, seconds = stamp(time_ms).split(":")
     assert (int(hours) * 60 + int(minutes)) * 60000 + round(float(seconds) * 1000) == time_ms
     assert clock(time_ms / 1000).count(":") == (2 if time_ms >= 3_600_000 else 1)
+
+
+def test_a_clock_cuts_what_a_stamp_shows() -> None:
+    for time in (0.9996, 59.9994, 59.9996, 3599.9999):
+        shown = stamp(round(time * 1000))[:8]
+        assert clock(time) == (shown.lstrip("0") if shown > "01" else shown[3:])

@@ -91,11 +91,18 @@ def test_the_page_plays_the_video_beside_it() -> None:
     (player,) = [attributes for tag, attributes in reader.tags if tag == "video"]
     assert player["src"] == "a%20%22b.mp4"
     seeks = [a["href"] for _, a in reader.tags if "data-seek" in a]
-    assert seeks.count("a%20%22b.mp4#t=30.00") == 1 and "#event-2" in seeks
+    assert seeks.count("a%20%22b.mp4#t=30.000") == 1 and "#event-2" in seeks
     # The policy lets this one script run and no other.
     (script,) = re.findall(r"<script>(.*?)</script>", text, flags=re.S)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in text
+
+
+def test_a_link_does_not_lead_to_before_its_event() -> None:
+    text = html.render(
+        Captioned("a", 20.0, (Event(0.0, 12.344, "x"), Event(12.344, 20.0, "y"))), "a"
+    )
+    assert 'data-seek="12.344"' in text and 'data-from="12.344"' in text
 
 
 def test_a_page_knows_the_way_to_its_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

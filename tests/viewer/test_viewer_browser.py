@@ -194,7 +194,7 @@ def test_correct_undo_save_reload(page: Any) -> None:
     page.locator(".row").nth(1).locator("button").click()
     words = page.get_by_label("Caption", exact=True)
     words.fill("rinse the rice <b>twice</b>")
-    page.get_by_label("Start (s)").fill(str(before[1]["start"] + 0.3))
+    page.get_by_label("Start", exact=True).fill(str(before[1]["start"] + 0.3))
     page.locator(".row").nth(3).locator("button").click()  # a click right out of a field counts
     page.wait_for_selector(".row:nth-child(4).chosen")
     assert events(page)[1]["caption"] == "rinse the rice <b>twice</b>"

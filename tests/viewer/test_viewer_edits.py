@@ -260,6 +260,7 @@ def test_saving_over_http(folder: Path) -> None:
     assert client.post(url, json=body).json() == {"version": 1}
     opened = client.get(f"/api/videos/{id}").json()
     assert opened["version"] == opened["newest"] == 1 and len(opened["saved"]) == 1
+    assert opened["dates"] == [opened["record"]["provenance"]["corrected"]]
     assert opened["record"]["events"][0]["caption"] == "chop <b>the</b> onion"
     original = client.get(f"/api/videos/{id}?version=0").json()
     assert original["version"] == 0 and len(original["record"]["events"]) == 2

@@ -77,6 +77,12 @@ def probe(path: Path, *, limits: MediaLimits | None = None) -> VideoInfo:
         return video.info
 
 
+def frame_rate(path: Path, *, limits: MediaLimits | None = None) -> float:
+    """Average pictures per second, 0 when unknown. Reads the header only."""
+    with open_container(path, limits) as container:
+        return _rate(video_stream(path, container))
+
+
 def count_frames(path: Path, *, fps: float = 1.0, limits: MediaLimits | None = None) -> int:
     """How many frames `sample_frames` gives; decodes only where packets cannot be trusted."""
     with open_video(path, limits) as video:
@@ -145,7 +151,7 @@ class Video:
             duration=duration,
             width_px=self.context.width,
             height_px=self.context.height,
-            fps=float(self.stream.average_rate or self.stream.guessed_rate or 0),
+            fps=_rate(self.stream),
             codec=self.context.name,
             has_audio=bool(self.container.streams.audio),
         )
@@ -393,6 +399,10 @@ class Video:
         self.limits.check(self.path, "duration", shown, f"{shown:.0f} s are too long")
         if last and stated - shown > max(2.0, 0.05 * stated):
             log.warning("%s: pictures end at %.1f s of %.1f s; cut off?", self.path, shown, stated)
+
+
+def _rate(stream: VideoStream) -> float:
+    return float(stream.average_rate or stream.guessed_rate or 0)
 
 
 def _exact(fps: float) -> Fraction:

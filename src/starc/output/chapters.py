@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from starc.errors import VideoError
-from starc.output.timecodes import one_line
+from starc.output.timecodes import one_line, span_ms
 from starc.types import Captioned, Event
 
 INTRODUCTION = "Introduction"
@@ -179,7 +179,7 @@ def for_youtube(captioned: Captioned, granularity: float = 1.0) -> Repaired:
             f"{captioned.video}: too short for YouTube chapters ({duration:.1f} s, "
             f"{YOUTUBE_FEWEST * YOUTUBE_SHORTEST} s needed); choose another format"
         )
-    marks = [(int(chapter.start), one_line(chapter.caption)) for chapter in whole]
+    marks = [(span_ms(one.start, one.end)[0] // 1000, one_line(one.caption)) for one in whole]
     notes = []
     joined = _long_enough(marks, duration)
     if len(joined) < len(marks):

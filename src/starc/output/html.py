@@ -83,7 +83,7 @@ def _when(text: str, seconds: float, link: str | None) -> str:
     if link is None:
         return f"<time>{text}</time>"
     return (
-        f'<a class="play" href="{link}#t={seconds:.2f}" data-seek="{seconds:.2f}">'
+        f'<a class="play" href="{link}#t={seconds:.3f}" data-seek="{seconds:.3f}">'
         f"<time>{text}</time></a>"
     )
 
@@ -194,7 +194,7 @@ def _events(captioned: Captioned) -> str:
         title = f"{_range(event.start, event.end)} {_text(event.caption)}"
         kind = "bar event repeated" if event.repeated else "bar event"
         bars.append(
-            f'<a class="{kind}" href="#event-{n}" data-seek="{event.start:.2f}" style="{style}" '
+            f'<a class="{kind}" href="#event-{n}" data-seek="{event.start:.3f}" style="{style}" '
             f'title="{title}"><b>{n}</b></a>'
         )
     return f'<div class="bars events" style="--rows:{rows}">{"".join(bars)}</div>'
@@ -226,7 +226,7 @@ def _event_list(captioned: Captioned, link: str | None) -> str:
             '<em title="says again what was said before">repeated</em>' if event.repeated else ""
         )
         items.append(
-            f'<li id="event-{n}" data-from="{event.start:.2f}" data-to="{event.end:.2f}"><b>{n}</b>'
+            f'<li id="event-{n}" data-from="{event.start:.3f}" data-to="{event.end:.3f}"><b>{n}</b>'
             f"{_when(_range(event.start, event.end), event.start, link)}"
             f"<p>{_text(event.caption)} {again}</p>{sure}</li>\n"
         )
@@ -261,7 +261,7 @@ def _speech_list(captioned: Captioned, link: str | None) -> str:
     if not captioned.sentences:
         return ""
     lines = "".join(
-        f'<li data-from="{one.start:.2f}" data-to="{one.end:.2f}">'
+        f'<li data-from="{one.start:.3f}" data-to="{one.end:.3f}">'
         f"{_when(clock(one.start), one.start, link)} {_text(one.text)}</li>\n"
         for one in captioned.sentences
     )

@@ -2,7 +2,8 @@
 
 A caption is text from a model or an annotator and may hold anything: line breaks, control
 characters, half a surrogate. `one_line` makes one clean line of it before any format adds its own
-escapes. Times are rounded to milliseconds once, here, so all formats agree.
+escapes. Times are rounded to milliseconds once, here, so all formats agree; where fewer digits are
+shown the rest is cut off, as `viewer/static/times.js` does.
 """
 
 from __future__ import annotations
@@ -30,6 +31,6 @@ def stamp(time_ms: int, *, point: str = ".") -> str:
 
 def clock(seconds: float) -> str:
     """02:03, or 1:02:03 from the first hour on; fractions are cut off."""
-    whole = int(seconds)
+    whole = round(seconds * 1000) // 1000
     hours, minutes = whole // 3600, whole // 60 % 60
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes:02}:{whole % 60:02}"

@@ -14,6 +14,8 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 from starc.errors import StarcError, VideoError
@@ -21,6 +23,7 @@ from starc.files.atomic import replacing
 from starc.media.video import probe
 from starc.types import Captioned, Event
 from starc.viewer.library import Item, read_item, version_path, versions_in
+from starc.viewer.records import read_captioned
 
 MOST_EVENTS = 5_000
 LONGEST_CAPTION = 2_000
@@ -60,6 +63,23 @@ def draft(item: Item, version: int | None = None) -> Captioned | None:
         except VideoError as error:  # for the page, which must not learn where files lie
             raise VideoError(str(error).replace(str(item.video), item.video.name)) from None
     return captioned
+
+
+def saved_at(item: Item) -> list[str | None]:
+    """When each version was saved (ISO 8601), oldest first; None where it does not say."""
+    return [_saved_at(version_path(item.edits, number)) for number in item.versions]
+
+
+def _saved_at(path: Path) -> str | None:
+    try:
+        return _read_date(path, path.lstat().st_mtime_ns)
+    except (OSError, StarcError):
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _read_date(path: Path, _changed: int) -> str | None:
+    return read_captioned(path).provenance.get("corrected")
 
 
 def checked(

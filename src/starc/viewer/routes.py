@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import ClientDisconnect
 
 from starc.errors import StarcError, VideoError
+from starc.media.video import frame_rate
 from starc.types import Captioned
 from starc.viewer import edits
 from starc.viewer import library as videos
@@ -125,6 +127,8 @@ class Viewer:
                 "version": item.newest if version is None else version,
                 "newest": item.newest,
                 "saved": item.versions,
+                "dates": edits.saved_at(item),
+                "fps": self._frame_rate(item),
                 "can_caption": self.queue is not None and not item.captioned,
                 "formats": list(self.exports),
                 "record": _draft(item, version).to_json(),
@@ -247,6 +251,13 @@ class Viewer:
         if path is None:
             raise HTTPException(404, "the video file is not there")
         return path
+
+    def _frame_rate(self, item: Item) -> float | None:
+        """For stepping through pictures; None where there is nothing to step through."""
+        path = confine(item.folder, item.video) if item.video else None
+        with suppress(VideoError):
+            return (path and frame_rate(path)) or None
+        return None
 
     def _queue(self) -> JobQueue:
         if self.queue is None:

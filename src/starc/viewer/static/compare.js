@@ -11,9 +11,9 @@ function align(base, systems) {
   const place = new Map(base.map((event, n) => [event, n]));
   systems.forEach((events, column) => {
     match(events, base).forEach((best, n) => {
-      const cell = { event: events[n], iou: best ? best.iou : null };
-      if (best) rows[place.get(best.event)].cells[column] = cell;
-      else rows.push({ start: events[n].start, event: null, cells: Object.assign([], { [column]: cell }) });
+      const found = { event: events[n], iou: best ? best.iou : null };
+      if (best) rows[place.get(best.event)].cells[column] = found;
+      else rows.push({ start: events[n].start, event: null, cells: Object.assign([], { [column]: found }) });
     });
   });
   return rows.sort((a, b) => a.start - b.start);

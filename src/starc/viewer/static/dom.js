@@ -1,5 +1,7 @@
 // Small tools for both pages. Text reaches the page only as text nodes: nothing here parses markup.
 
+export { clock, spoken } from "./times.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const ICONS = {
   play: "M8 5.5v13l11-6.5z",
@@ -7,6 +9,7 @@ const ICONS = {
   sound: "M4 9.5v5h3.5L12 19V5L7.5 9.5zM15 8.5a5 5 0 0 1 0 7M17.5 6a8.5 8.5 0 0 1 0 12",
   mute: "M4 9.5v5h3.5L12 19V5L7.5 9.5zM16 9.5l5 5M21 9.5l-5 5",
   full: "M4 9V4h5M15 4h5v5M20 15v5h-5M9 20H4v-5",
+  loop: "M17 3.5l3 3-3 3M4 12V9.5a3 3 0 0 1 3-3h13M7 20.5l-3-3 3-3M20 12v2.5a3 3 0 0 1-3 3H4",
   caption: "M4 6h16v12H4zM7.5 14.5h9M7.5 11h5",
   speech: "M5 5h14v10h-7l-4.5 4v-4H5z",
   check: "M5 12.5l4.5 4.5L19 7.5",
@@ -37,27 +40,6 @@ export function icon(name) {
   path.setAttribute("d", ICONS[name]);
   svg.append(path);
   return svg;
-}
-
-/** 75.3 -> "1:15", and "1:15.3" with one digit; hours only where there are any. */
-export function clock(seconds, digits = 0) {
-  const scale = 10 ** digits;
-  const whole = Math.round(Math.max(0, seconds) * scale) / scale;
-  const h = Math.floor(whole / 3600);
-  const m = Math.floor((whole % 3600) / 60);
-  const s = (whole % 60).toFixed(digits).padStart(digits ? 3 + digits : 2, "0");
-  return h ? `${h}:${String(m).padStart(2, "0")}:${s}` : `${m}:${s}`;
-}
-
-/** A time for a screen reader: "1 minute 15 seconds". */
-export function spoken(seconds) {
-  const parts = [
-    [Math.floor(seconds / 3600), "hour"],
-    [Math.floor((seconds % 3600) / 60), "minute"],
-    [Math.floor(seconds % 60), "second"],
-  ].filter(([n]) => n > 0);
-  const words = parts.map(([n, unit]) => `${n} ${unit}${n === 1 ? "" : "s"}`);
-  return words.join(" ") || "0 seconds";
 }
 
 export function count(n, noun) {

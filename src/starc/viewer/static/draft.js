@@ -1,9 +1,20 @@
 // The events while they are being corrected: every change can be taken back.
 
-const SHORTEST = 0.1; // seconds
+import { clock, round } from "./times.js";
+
+export const SHORTEST = 0.1; // seconds
 const DEPTH = 300;
 
-const round = (time) => Math.round(time * 100) / 100;
+const inOrder = (a, b) => a.start - b.start || a.end - b.end;
+
+/** Why an event cannot lie there, in a word; null if it can. */
+export function refusal({ start, end }, duration) {
+  if (start < 0) return "the video starts at 0:00";
+  if (end > duration) return `the video ends at ${clock(duration, 2)}`;
+  if (end <= start) return `the end (${clock(end, 2)}) must come after the start (${clock(start, 2)})`;
+  if (end - start < Math.min(SHORTEST, duration) - 1e-6) return `an event lasts ${SHORTEST} s at least`;
+  return null;
+}
 
 export class Draft extends EventTarget {
   /** `events` as the record has them; each gets a key that survives changes. */
@@ -55,32 +66,101 @@ export class Draft extends EventTarget {
 
   put(events) {
     const before = this.events;
-    this.events = events.sort((a, b) => a.start - b.start || a.end - b.end);
+    this.events = events.toSorted(inOrder);
     if (this.held === null) this.remember(before);
     else this.changed();
   }
 
+  make(start, end, caption = "") {
+    return { key: this.next++, start, end: Math.min(end, this.duration), caption, confidence: null, repeated: false };
+  }
+
+  set(event) {
+    const old = this.find(event.key);
+    const same = event.start === old.start && event.end === old.end && event.caption === old.caption;
+    if (!same) this.put(this.events.map((one) => (one.key === event.key ? { ...event, confidence: null } : one)));
+  }
+
+  /** Change an event as far as it goes: what a drag does at the edges of the video. */
   update(key, patch) {
     const old = this.find(key);
     if (!old) return;
-    const event = { ...old, ...patch, confidence: null };
+    const event = { ...old, ...patch };
     const span = Math.min(SHORTEST, this.duration);
     event.start = round(Math.min(Math.max(0, event.start), this.duration - span));
     event.end = Math.min(round(Math.max(event.start + span, event.end)), this.duration);
-    const same = event.start === old.start && event.end === old.end && event.caption === old.caption;
-    if (!same) this.put(this.events.map((one) => (one.key === key ? event : one)));
+    this.set(event);
   }
 
-  add(time, length = Math.min(8, this.duration / 4)) {
-    const start = round(Math.min(Math.max(0, time), this.duration - Math.min(SHORTEST, this.duration)));
-    const end = Math.min(round(start + length), this.duration);
-    const event = { key: this.next++, start, end, caption: "", confidence: null, repeated: false };
+  /** Move start or end exactly there; the word of refusal if that cannot be. */
+  retime(key, patch) {
+    const event = { ...this.find(key), ...patch };
+    for (const name of Object.keys(patch)) event[name] = round(event[name]);
+    if (event.end < this.duration + 0.011) event.end = Math.min(event.end, this.duration);
+    const word = refusal(event, this.duration);
+    if (!word) this.set(event);
+    return word;
+  }
+
+  add(time, end = time + Math.min(8, this.duration / 4)) {
+    const span = Math.min(SHORTEST, this.duration);
+    const start = round(Math.min(Math.max(0, time), this.duration - span));
+    const event = this.make(start, Math.max(round(end), start + span));
     this.put([...this.events, event]);
     return event.key;
   }
 
-  remove(key) {
-    this.put(this.events.filter((event) => event.key !== key));
+  remove(keys) {
+    this.put(this.events.filter((event) => !keys.has(event.key)));
+  }
+
+  /** Two events that meet at `time`, both with the caption; the key of the second, or null. */
+  split(key, time) {
+    const event = this.find(key);
+    const middle = round(time);
+    const whole = (start, end) => !refusal({ start, end }, this.duration);
+    if (!event || !whole(event.start, middle) || !whole(middle, event.end)) return null;
+    const second = this.make(middle, event.end, event.caption);
+    const rest = this.events.filter((one) => one.key !== key);
+    this.put([...rest, { ...event, end: middle, confidence: null }, second]);
+    return second.key;
+  }
+
+  /** One event from the first start to the last end, with the captions in order, each once. */
+  merge(keys) {
+    const parts = this.events.filter((event) => keys.has(event.key));
+    if (parts.length < 2) return null;
+    const captions = [...new Set(parts.map((event) => event.caption.trim()).filter(Boolean))];
+    const end = Math.max(...parts.map((event) => event.end));
+    const whole = { ...parts[0], end, caption: captions.join(", "), confidence: null };
+    this.put([...this.events.filter((event) => !keys.has(event.key)), whole]);
+    return whole.key;
+  }
+
+  /** Move events in time; as far as the video goes, all by the same. Seconds they moved by. */
+  shift(keys, by) {
+    const moved = this.events.filter((event) => keys.has(event.key));
+    if (!moved.length) return 0;
+    const first = Math.min(...moved.map((event) => event.start));
+    const last = Math.max(...moved.map((event) => event.end));
+    const way = round(Math.min(Math.max(by, -first), Math.floor((this.duration - last) * 100 + 1e-6) / 100));
+    if (!way) return 0;
+    this.put(this.events.map((event) => (keys.has(event.key) ? {
+      ...event, start: round(event.start + way), end: Math.min(round(event.end + way), this.duration), confidence: null,
+    } : event)));
+    return way;
+  }
+
+  /** Other captions for some events, by key: one step. */
+  reword(captions) {
+    this.put(this.events.map((event) => (captions.has(event.key)
+      ? { ...event, caption: captions.get(event.key), confidence: null } : event)));
+  }
+
+  /** Other events altogether (a file, a kept draft, a merged conflict): one step. */
+  replace(events) {
+    this.release();
+    this.put(events.map((event) => ({ confidence: null, repeated: false, ...event, key: this.next++ })));
   }
 
   undo() {

@@ -1,86 +1,153 @@
-// What can be done to events: buttons, keys, saving, versions and export.
+// What can be done to events: buttons, keys and the menu. What becomes of them is in saving.js.
 
-import { ask, el, say } from "./dom.js";
+import { dialog } from "./dialog.js";
+import { count, el, say } from "./dom.js";
+import { askReplacement } from "./replacing.js";
+import { Saving } from "./saving.js";
+import { readSubtitles } from "./subtitles.js";
+import { clock } from "./times.js";
+import { toolbar } from "./toolbar.js";
+import { compareVersions } from "./versions.js";
 
-const FORMATS = {
-  training: "Training annotations", json: "JSON", predictions: "Prediction file", vtt: "WebVTT captions",
-  chapters: "WebVTT chapters", srt: "SRT", youtube: "YouTube chapters", ffmetadata: "ffmpeg chapters",
-  csv: "CSV", markdown: "Markdown", html: "HTML page",
-};
+const MOST_EVENTS = 5000; // as the server has it
 const $ = (id) => document.getElementById(id);
+const within = (event, time) => time > event.start && time < event.end;
 
 export class Editing {
   /** `page` is the video page; the draft, the lists and the timeline are its parts. */
   constructor(page, video) {
-    Object.assign(this, { page, video, draft: page.draft, state: page.state });
-    for (const name of ["edit", "add", "remove", "undo", "redo", "save"]) {
+    Object.assign(this, { page, draft: page.draft, state: page.state });
+    this.saving = new Saving(page, video);
+    for (const name of ["edit", "add", "split", "merge", "remove", "undo", "redo", "save"]) {
       $(name).addEventListener("click", () => this[name]());
     }
-    $("version").addEventListener("change", (event) => this.openVersion(event.target));
-    $("export").addEventListener("change", (event) => this.export(event.target));
-    addEventListener("beforeunload", (event) => {
-      if (this.draft.dirty) event.preventDefault();
+    this.stop = toolbar($("correct"));
+    this.fillMenu();
+  }
+
+  fillMenu() {
+    const menu = $("menu");
+    const stop = toolbar(menu);
+    menu.addEventListener("toggle", (event) => {
+      if (event.newState !== "open") return;
+      const box = $("more").getBoundingClientRect();
+      menu.style.left = `${Math.max(8, Math.min(box.left, innerWidth - menu.offsetWidth - 8))}px`;
+      const below = box.bottom + 4;
+      menu.style.top = `${below + menu.offsetHeight > innerHeight ? Math.max(8, box.top - menu.offsetHeight - 4) : below}px`;
+      stop(menu.querySelector("button"));
+      menu.querySelector("button").focus();
     });
-    this.fillMenus();
-  }
-
-  fillMenus() {
-    const { saved, version, formats } = this.video;
-    const named = (number) => (number ? `Version ${number}` : "Original");
-    const numbers = [...saved.toReversed(), 0];
-    $("version").replaceChildren(...numbers.map((number) =>
-      el("option", { value: number, selected: number === version }, named(number))));
-    $("version").closest("label").hidden = !saved.length;
-    $("export").replaceChildren(el("option", { value: "" }, "Export…"), ...formats.map((format) =>
-      el("option", { value: format }, FORMATS[format] ?? format)));
-  }
-
-  /** An older version is on the page: saving makes it the newest. */
-  get old() {
-    return this.state.editing && this.video.version !== this.video.newest;
+    for (const name of ["find", "shift", "everything", "import", "history"]) {
+      $(name).addEventListener("click", () => {
+        menu.hidePopover();
+        this[name]();
+      });
+    }
+    $("subtitles").addEventListener("change", (event) => this.read(event.target));
   }
 
   /** Buttons as the moment allows. */
   enable() {
-    const { draft, state } = this;
+    const { draft, state, saving } = this;
+    const { size } = state.selected;
     $("edit-tools").hidden = !state.editing;
     $("edit").setAttribute("aria-pressed", String(state.editing));
     $("undo").disabled = !draft.past.length && !(draft.held && draft.held !== draft.events);
     $("redo").disabled = !draft.future.length;
-    $("save").disabled = !draft.dirty && !this.old;
-    $("remove").disabled = state.chosen === null || !draft.find(state.chosen);
-    let hint = state.editing ? "Drag an edge or the whole event; write in the list." : "";
-    if (this.old) hint = "An older version: save to make it the newest.";
-    $("hint").textContent = draft.dirty ? "Not saved yet." : hint;
+    $("remove").disabled = $("merge").disabled = !size;
+    $("shift").disabled = !size;
+    $("history").disabled = !saving.video.saved.length && !draft.dirty;
+    $("save").hidden = !state.editing && !draft.dirty;
+    $("save").disabled = !draft.dirty && !saving.old;
+    this.stop(document.activeElement);
+    let hint = state.editing ? "Drag an edge or the whole event, or along the empty lane; write in the list." : "";
+    if (saving.old) hint = "An older version: save to make it the newest.";
+    if (size > 1) hint = `${count(size, "event")} chosen.`;
+    $("hint").textContent = draft.dirty ? `${size > 1 ? `${hint} ` : ""}Not saved yet.` : hint;
   }
 
   edit() {
     const { draft, state, page } = this;
     draft.release();
     state.editing = !state.editing;
+    if (state.editing) this.saving.restore();
     if (state.editing && page.panel.tab !== "events") page.panel.open("events");
     else page.panel.render();
     page.timeline.invalidate();
     this.enable();
   }
 
-  add() {
-    const { draft, page } = this;
+  /** On, for something that was asked for. */
+  begin() {
     if (!this.state.editing) this.edit();
-    page.panel.open("events");
-    const key = draft.add(page.player.time);
+    if (this.page.panel.tab !== "events") this.page.panel.open("events");
+  }
+
+  add(time = this.page.player.time) {
+    this.begin();
+    this.write(this.draft.add(time));
+  }
+
+  /** The chosen event, or the one that is on. */
+  get subject() {
+    const { draft, state, page } = this;
+    return draft.find(state.chosen) ?? page.data.events.findLast((event) => within(event, page.player.time)) ?? null;
+  }
+
+  /** Into the caption of an event. */
+  write(key = this.subject?.key) {
+    if (key === undefined) return;
+    this.begin();
+    const { page } = this;
+    if (!this.draft.find(key)) return; // a kept draft has taken the place of what was there
     page.choose(key);
-    page.panel.show({ key });
-    document.querySelector(".editor textarea")?.focus();
+    const row = page.panel.rowOf(key);
+    if (!row) return;
+    page.panel.keepInView(row);
+    row.editor?.fields.caption.focus();
+  }
+
+  play() {
+    const event = this.subject;
+    if (event) this.page.player.playSpan(event);
+    else say("Choose an event to play");
+  }
+
+  split() {
+    if (!this.state.editing) return;
+    const { page, draft } = this;
+    const { time } = page.player;
+    const chosen = draft.find(this.state.chosen);
+    const event = chosen && within(chosen, time) ? chosen : page.data.events.findLast((one) => within(one, time));
+    if (!event) return say("The playhead is in no event: nothing to split");
+    const key = draft.split(event.key, time);
+    if (key === null) return say(`Too close to an edge of the event (${clock(event.start, 2)} to ${clock(event.end, 2)})`);
+    page.choose(key);
+  }
+
+  /** The chosen events, or the chosen one and the next. */
+  merge() {
+    const { state, draft, page } = this;
+    if (!state.editing || state.chosen === null) return;
+    const keys = new Set(state.selected);
+    if (keys.size < 2) {
+      const next = draft.events[draft.events.findIndex((event) => event.key === state.chosen) + 1];
+      if (!next) return say("No event comes after this one");
+      keys.add(next.key);
+    }
+    const n = keys.size;
+    page.choose(draft.merge(keys));
+    say(`${count(n, "event")} merged; Ctrl Z takes it back`);
   }
 
   remove() {
     const { draft, state } = this;
-    if (!state.editing || state.chosen === null) return;
+    if (!state.editing || !state.selected.size) return;
+    const n = state.selected.size;
     draft.release();
-    draft.remove(state.chosen);
+    draft.remove(state.selected);
     this.page.choose(null);
-    say("Event deleted; Ctrl Z brings it back");
+    say(`${n === 1 ? "Event" : count(n, "event")} deleted; Ctrl Z brings ${n === 1 ? "it" : "them"} back`);
   }
 
   undo() {
@@ -94,46 +161,68 @@ export class Editing {
   /** Start or end of the chosen event to where the playhead is. */
   edge(name) {
     const { state, draft } = this;
-    if (state.editing && state.chosen !== null) draft.update(state.chosen, { [name]: this.page.player.time });
+    if (!state.editing || state.chosen === null) return;
+    const word = draft.retime(state.chosen, { [name]: this.page.player.time });
+    if (word) say(`The ${name} stays: ${word}`, { bad: true });
   }
 
-  async save() {
-    const { draft, page } = this;
-    if (!this.state.editing || (!draft.dirty && !this.old)) return;
-    if (document.activeElement?.closest(".editor")) document.activeElement.blur();
-    draft.release();
-    const events = draft.events;
-    try {
-      const body = { seen: this.video.newest, events: draft.plain() };
-      await ask(`/api/videos/${this.video.id}/versions`, { method: "POST", body });
-      this.video = await ask(`/api/videos/${this.video.id}`);
-      draft.saved = events;
-      history.replaceState(null, "", location.pathname);
-      this.fillMenus();
-      this.enable();
-      say(`Saved as version ${this.video.version}`);
-    } catch (error) {
-      const place = error.body?.problems?.[0]?.event ?? null;
-      if (place !== null) page.jump(page.data.events[place]);
-      say(error.message, { bad: true });
-    }
+  nudge(by) {
+    const { state, draft } = this;
+    if (state.editing && state.selected.size) draft.shift(state.selected, by);
   }
 
-  openVersion(menu) {
-    if (this.draft.dirty && !confirm("Leave without saving your changes?")) {
-      menu.value = String(this.video.version);
-      return;
-    }
-    this.draft.saved = this.draft.events; // the question has been answered; do not ask again
-    location.search = `?version=${menu.value}`;
+  everything() {
+    this.begin();
+    const keys = this.draft.events.map((event) => event.key);
+    this.page.mark(keys.includes(this.state.chosen) ? this.state.chosen : keys[0] ?? null, keys);
   }
 
-  export(menu) {
-    const format = encodeURIComponent(menu.value);
-    menu.value = "";
-    if (!format) return;
-    if (this.draft.dirty) say("The export has what was saved last, not what you are writing");
-    const { id, version } = this.video;
-    el("a", { href: `/api/videos/${id}/export/${format}?version=${version}`, download: "" }).click();
+  async shift() {
+    const { draft, state } = this;
+    this.begin();
+    const keys = new Set(state.selected);
+    const field = el("input", { type: "number", step: "0.1", value: "0.5", required: true });
+    const words = `${count(keys.size, "event")}: seconds later (with − before: earlier)`;
+    const answer = await dialog("Move in time", [el("label", {}, words, field)], [["move", "Move"]]);
+    if (!answer || !Number.isFinite(field.valueAsNumber)) return;
+    const by = draft.shift(keys, field.valueAsNumber);
+    say(by === field.valueAsNumber ? `Moved by ${by} s` : `Moved by ${by} s: the video goes no further`);
+  }
+
+  async find() {
+    this.begin();
+    const captions = await askReplacement(this.page.data.events, (event) => this.page.visit(event, "events"));
+    if (!captions.size) return;
+    this.draft.reword(captions);
+    say(`${count(captions.size, "caption")} changed; Ctrl Z takes it back`);
+  }
+
+  import() {
+    $("subtitles").click();
+  }
+
+  async read(input) {
+    const [file] = input.files;
+    if (!file) return;
+    const { events, skipped } = readSubtitles(await file.text(), this.draft.duration);
+    input.value = "";
+    if (!events.length) return say(`${file.name}: no subtitles in it; SRT and WebVTT can be read`, { bad: true });
+    if (events.length > MOST_EVENTS) return say(`${file.name}: ${events.length} subtitles; at most ${MOST_EVENTS}`, { bad: true });
+    this.begin();
+    this.draft.replace(events);
+    const rest = skipped ? `, ${skipped} left out (no words, or after the video)` : "";
+    say(`${count(events.length, "event")} from ${file.name}${rest}. Save keeps them, Ctrl Z takes them back`);
+  }
+
+  history() {
+    compareVersions(this.saving.video, this.draft);
+  }
+
+  offer() {
+    this.saving.offer();
+  }
+
+  save() {
+    return this.saving.save();
   }
 }

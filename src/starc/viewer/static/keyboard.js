@@ -1,50 +1,64 @@
 // Keys of the video page. Fields and buttons keep the keys they know.
 
-const typing = (target) => target.matches?.("input, textarea, select, [contenteditable]");
+const typing = (target) => target.matches?.("input:not([type=range]), textarea, select, [contenteditable]");
 const pressing = (target) => target.matches?.("button, a, summary, [role=tab]");
+const press = (id) => document.getElementById(id).click();
 
 export function keyboard(page) {
   const { player, editing } = page;
-  const dialog = document.getElementById("keys");
-  document.getElementById("help").addEventListener("click", () => dialog.showModal());
+  const help = document.getElementById("keys");
+  document.getElementById("help").addEventListener("click", () => help.showModal());
 
   const plain = {
     ArrowLeft: (event) => player.seek(player.time - (event.shiftKey ? 1 : 5)),
     ArrowRight: (event) => player.seek(player.time + (event.shiftKey ? 1 : 5)),
+    ",": () => player.stepFrame(-1),
+    ".": () => player.stepFrame(1),
     j: () => page.step(1),
     k: () => page.step(-1),
+    p: () => editing.play(),
+    l: () => press("loop"),
+    f: () => press("full"),
     e: () => editing.edit(),
     a: () => editing.add(),
+    s: () => editing.split(),
+    m: () => editing.merge(),
     "[": () => editing.edge("start"),
     "]": () => editing.edge("end"),
+    "<": () => editing.nudge(-0.1),
+    ">": () => editing.nudge(0.1),
+    Enter: () => editing.write(),
+    Escape: () => page.choose(null),
     Delete: () => editing.remove(),
     Backspace: () => editing.remove(),
     "+": () => page.zoom(2),
     "=": () => page.zoom(2),
     "-": () => page.zoom(0.5),
     0: () => page.fit(),
-    "?": () => dialog.showModal(),
+    "?": () => help.showModal(),
   };
   const withControl = {
+    a: () => editing.everything(),
     s: () => editing.save(),
     z: (event) => (event.shiftKey ? editing.redo() : editing.undo()),
     y: () => editing.redo(),
   };
 
   document.addEventListener("keydown", (event) => {
-    if (dialog.open || event.altKey) return;
+    if (event.defaultPrevented || event.altKey || document.querySelector("dialog[open], :popover-open")) return;
     const control = event.ctrlKey || event.metaKey;
     if (typing(event.target)) {
       if (event.key === "Escape") event.target.blur();
       if (!(control && event.key.toLowerCase() === "s")) return; // undo in a field undoes letters
     }
+    if (pressing(event.target) && (event.key === " " || event.key === "Enter")) return;
     if (event.key === " " && !control) {
-      if (pressing(event.target)) return;
       event.preventDefault();
       player.toggle();
       return;
     }
     const action = control ? withControl[event.key.toLowerCase()] : plain[event.key];
+    if (action === withControl.a && !page.state.editing) return; // the browser's own
     if (!action || (!control && event.key.startsWith("Arrow") && event.target.matches?.("[role=tab]"))) return;
     event.preventDefault();
     action(event);

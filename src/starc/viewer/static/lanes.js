@@ -107,7 +107,7 @@ function drawEvents(context, lane, scale, colours, state) {
     const x = Math.max(scale.left - 4, scale.x(event.start));
     const width = Math.max(2, Math.min(scale.left + scale.width + 4, scale.x(event.end)) - x);
     const y = lane.y + GAP + lane.rows[n] * (BAR + GAP);
-    const chosen = lane.name === "ours" && event.key === state.chosen;
+    const chosen = lane.name === "ours" && state.selected.has(event.key);
     const current = state.time >= event.start && state.time < event.end;
     if (width <= 6) { // too narrow for an outline: a plain bar, which is much cheaper to paint
       context.fillStyle = colours[style.edge];

@@ -2,10 +2,12 @@
 // They hold everything that the canvas shows, so that nobody needs the canvas.
 
 import { clock, count, el, spoken } from "./dom.js";
+import { Editor } from "./editor.js";
 import { grade } from "./matching.js";
 import { retrievedList } from "./timeline.js";
 
 const TABS = ["events", "segments", "speech"];
+const STEPS = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
 
 export class Panel extends EventTarget {
   constructor(data, state, draft) {
@@ -24,7 +26,42 @@ export class Panel extends EventTarget {
         this.tabs[TABS.indexOf(this.tab)].focus();
       });
     });
+    this.list.addEventListener("keydown", (event) => this.walk(event));
+    this.list.addEventListener("pointerdown", () => { this.pressed = true; });
+    for (const kind of ["pointerup", "pointercancel"]) {
+      addEventListener(kind, () => {
+        this.pressed = false;
+        if (this.late) setTimeout(() => this.late && this.render());
+      });
+    }
+    this.list.addEventListener("mousedown", (event) => {
+      // The list may scroll after the first click: a double click means the row of the first.
+      if (event.detail === 1) this.first = event.target.closest(".row > button")?.parentNode.dataset.key;
+    });
+    this.list.addEventListener("dblclick", () => this.first && this.tell("write", Number(this.first)));
     this.render();
+  }
+
+  /** Up and down the rows: the list is one stop for Tab. */
+  walk(event) {
+    const by = STEPS[event.key];
+    const row = event.target.closest(".row > button")?.parentNode;
+    if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "Enter" && this.state.editing && row.dataset.key) {
+      event.preventDefault();
+      this.tell("write", Number(row.dataset.key));
+    }
+    if (!by) return;
+    event.preventDefault();
+    const place = Math.min(Math.max(0, this.rows.indexOf(row) + by), this.rows.length - 1);
+    const { key } = this.rows[place].dataset;
+    if (event.shiftKey && this.state.editing && key) this.tell("select", { key: Number(key), mode: "range" });
+    this.rows[place].querySelector("button").focus();
+    this.scrollTo(this.rows[place]);
+  }
+
+  rowOf(key) {
+    return this.rows.find((row) => row.dataset.key === String(key));
   }
 
   tell(kind, detail) {
@@ -54,20 +91,67 @@ export class Panel extends EventTarget {
       tab.replaceChildren(name[0].toUpperCase() + name.slice(1), el("span", {}, String(counts[place])));
     });
     const items = this.items();
-    if (this.tab === "events" && this.refill(items)) return this.mark();
+    if (this.tab === "events" && this.refill(items)) {
+      this.placeEditor();
+      return this.mark();
+    }
+    this.late = this.pressed; // leaving a field by a click on a row may put the rows in another order
+    if (this.late) return;
     const make = { events: eventRow, segments: segmentRow, speech: speechRow }[this.tab];
+    const refocus = this.focused();
+    this.building = true; // a field that is taken away must not count as left
     this.rows = items.map((item) => make.call(this, item));
     this.drawn = this.outline(items);
     const rows = el("ol", { "aria-label": this.tab }, ...this.rows);
     this.list.replaceChildren(items.length ? rows : this.nothing());
+    this.building = false;
+    this.list.tabIndex = items.length ? -1 : 0;
     this.marked = null;
+    this.placeEditor();
     this.mark();
+    refocus();
   }
 
-  /** What must be the same for the rows to stay: the events, their order, and where the editor is. */
+  /** The fields are in the chosen row, while editing. */
+  placeEditor() {
+    const wanted = this.tab === "events" && this.state.editing ? this.rowOf(this.state.chosen) : undefined;
+    const old = this.rows.find((row) => row.editor);
+    if (old === wanted) return;
+    if (old) {
+      const { node } = old.editor;
+      old.editor = null;
+      node.remove();
+    }
+    if (!wanted || wanted.editor) return;
+    wanted.editor = new Editor(this, this.state.chosen);
+    wanted.append(wanted.editor.node);
+    wanted.editor.fill(this.draft.find(this.state.chosen));
+  }
+
+  /** The way back for the focus when rows are built anew: same event, same field, same caret. */
+  focused() {
+    const { activeElement } = document;
+    const row = activeElement?.closest(".row");
+    if (!row || !this.list.contains(row)) return () => {};
+    const { origin } = this;
+    const { key } = row.dataset;
+    const name = Object.keys(row.editor?.fields ?? {}).find((one) => row.editor.fields[one] === activeElement);
+    const { selectionStart, selectionEnd, value } = activeElement;
+    return () => {
+      const now = key && this.rowOf(key);
+      const field = now?.editor?.fields[name];
+      if (field) {
+        field.value = value;
+        field.focus({ preventScroll: true });
+        field.setSelectionRange(selectionStart, selectionEnd);
+        this.origin = origin;
+      } else now?.querySelector("button").focus({ preventScroll: true });
+    };
+  }
+
+  /** What must be the same for the rows to stay: the events and their order. */
   outline(items) {
-    const { editing, chosen } = this.state;
-    return `${this.tab} ${editing ? chosen : ""} ${items.map((item) => item.key).join()}`;
+    return `${this.tab} ${items.map((item) => item.key).join()}`;
   }
 
   /** New words in old rows: a row that is built anew under a finger or a caret is a lost click. */
@@ -104,18 +188,33 @@ export class Panel extends EventTarget {
     const { time } = this.state;
     const items = this.items();
     const now = items.flatMap((item, n) => (time >= item.start && time < item.end ? [n] : []));
-    const key = `${this.tab}:${now.join()}:${this.state.chosen}`;
+    const key = `${this.tab}:${now.join()}:${this.state.editing}:${this.state.chosen}:${[...this.state.selected].join()}`;
     if (key === this.marked) return;
     this.marked = key;
+    const { state } = this;
+    const held = this.tab === "events" ? this.rowOf(state.chosen) : undefined;
+    const stop = held ?? this.rows[now[0] ?? 0]; // the one row that Tab stops at
     this.rows.forEach((row, n) => {
       const current = now.includes(n);
       row.classList.toggle("current", current);
       const button = row.querySelector("button");
       if (current) button.setAttribute("aria-current", "true");
       else button.removeAttribute("aria-current");
-      row.classList.toggle("chosen", this.tab === "events" && items[n].key === this.state.chosen);
+      const chosen = state.selected.has(Number(row.dataset.key));
+      row.classList.toggle("chosen", chosen);
+      if (state.editing && row.dataset.key) button.setAttribute("aria-pressed", String(chosen));
+      else button.removeAttribute("aria-pressed");
+      button.tabIndex = row === stop ? 0 : -1;
     });
-    if (now.length && this.state.playing) this.scrollTo(this.rows[now[0]]);
+    if (held && state.editing) this.keepInView(held);
+    else if (now.length && state.playing && this.rows[now[0]]) this.scrollTo(this.rows[now[0]]);
+  }
+
+  /** Rows out of sight have guessed heights, which change when they come into it: look again. */
+  keepInView(row, frames = 4) {
+    if (!row.isConnected) return;
+    this.scrollTo(row);
+    if (frames) requestAnimationFrame(() => this.keepInView(row, frames - 1));
   }
 
   /** Scrolls the list alone: scrollIntoView would move the page on a phone. */
@@ -123,9 +222,10 @@ export class Panel extends EventTarget {
     const { list } = this;
     const top = row.offsetTop - list.offsetTop;
     const from = list.scrollTop;
-    const inset = getComputedStyle(list).position === "static" ? top : row.offsetTop;
-    if (inset < from || inset + row.offsetHeight > from + list.clientHeight) {
-      list.scrollTop = inset - list.clientHeight / 3;
+    const place = getComputedStyle(list).position === "static" ? top : row.offsetTop;
+    if (place < from || place + row.offsetHeight > from + list.clientHeight) {
+      const room = Math.max(0, list.clientHeight - row.offsetHeight);
+      list.scrollTop = place - Math.min(room, list.clientHeight / 3);
     }
   }
 
@@ -136,6 +236,9 @@ export class Panel extends EventTarget {
 
   jump(item) {
     return (event) => {
+      if (event.detail > 1 && item.key && this.first !== String(item.key)) return;
+      const mode = event.shiftKey ? "range" : event.ctrlKey || event.metaKey ? "toggle" : null;
+      if (mode && this.state.editing && item.key) return this.tell("select", { key: item.key, mode });
       const now = item.key ? this.data.events.find((one) => one.key === item.key) : item;
       this.tell("jump", now ?? item);
       if (event.detail > 0) event.currentTarget.blur(); // so that Space plays again after a click
@@ -157,7 +260,6 @@ function chipOf(event, reference) {
 function eventRow(event) {
   const row = el("li", { class: "row", data: { key: event.key } },
     el("button", { type: "button", on: { click: this.jump(event) } }));
-  if (this.state.editing && event.key === this.state.chosen) row.append(editor(row, event, this.draft));
   fill.call(this, row, event);
   return row;
 }
@@ -180,28 +282,7 @@ function fill(row, event) {
     event.repeated ? el("span", { class: "under" }, "said before about this moment") : null,
   ];
   button.replaceChildren(...parts.filter(Boolean));
-  for (const [name, field] of Object.entries(row.fields ?? {})) {
-    if (field === document.activeElement) continue; // never under the caret
-    field.value = name === "caption" ? event.caption : event[name].toFixed(2);
-  }
-}
-
-/** Fields for one event. What is typed in one field is one step of undo. */
-function editor(row, event, draft) {
-  const number = () => el("input", { type: "number", min: 0, max: draft.duration, step: "any" });
-  const fields = { caption: el("textarea", { rows: 2, maxlength: 2000 }), start: number(), end: number() };
-  row.fields = fields;
-  for (const [name, field] of Object.entries(fields)) {
-    field.addEventListener("focus", () => draft.hold());
-    field.addEventListener("blur", () => draft.release());
-    field.addEventListener("input", () => {
-      const value = name === "caption" ? field.value : field.valueAsNumber;
-      if (name === "caption" || Number.isFinite(value)) draft.update(event.key, { [name]: value });
-    });
-  }
-  return el("div", { class: "editor", role: "group", "aria-label": "Correct this event" },
-    el("label", { class: "wide" }, "Caption", fields.caption),
-    el("label", {}, "Start (s)", fields.start), el("label", {}, "End (s)", fields.end));
+  row.editor?.fill(event);
 }
 
 function segmentRow(segment) {

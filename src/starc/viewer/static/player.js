@@ -1,6 +1,8 @@
 // One clock for the page: the video, or, where the browser has none to play, time itself.
 
-import { clock, icon } from "./dom.js";
+import { clock, icon, spoken } from "./dom.js";
+
+const ASSUMED = 25; // frames a second, where there is no video or it does not say
 
 export class Player extends EventTarget {
   constructor(video, duration) {
@@ -12,6 +14,9 @@ export class Player extends EventTarget {
     this.since = 0;
     this.running = false;
     this.rate = 1;
+    this.fps = ASSUMED;
+    this.span = null; // what plays alone, or round and round
+    this.looping = false;
     for (const kind of ["play", "pause", "seeked", "timeupdate", "ended"]) {
       video.addEventListener(kind, () => this.tick());
     }
@@ -32,7 +37,42 @@ export class Player extends EventTarget {
   }
 
   tick() {
+    const { span } = this;
+    const going = this.imagined ? this.running : !this.video.paused || this.video.ended;
+    if (span && going && this.time >= Math.min(span.end, this.length) - 1e-3) {
+      if (this.looping) {
+        this.seek(span.start + 1e-3);
+        if (!this.playing) this.toggle();
+        return;
+      }
+      this.span = null;
+      this.toggle();
+    }
     this.dispatchEvent(new Event("tick"));
+  }
+
+  /** Play a stretch from its start, and stop at its end. */
+  playSpan(span) {
+    this.seek(span.start + 1e-3);
+    this.span = span;
+    if (!this.playing) this.toggle();
+  }
+
+  /** The event that goes round while looping is on; null for the whole video. */
+  loop(span) {
+    if (this.looping) this.span = span;
+  }
+
+  setLooping(on, span) {
+    this.looping = on;
+    this.span = on ? span : null;
+  }
+
+  /** One picture back (-1) or ahead (1). */
+  stepFrame(by) {
+    if (this.playing) this.toggle();
+    const frame = Math.floor(this.time * this.fps + 1e-2);
+    this.seek((frame + by) / this.fps + 1e-3);
   }
 
   get duration() {
@@ -51,6 +91,7 @@ export class Player extends EventTarget {
 
   seek(time) {
     const to = Math.min(Math.max(0, time), this.length);
+    if (!this.looping) this.span = null;
     if (this.imagined) {
       this.at = to;
       this.since = performance.now();
@@ -89,18 +130,26 @@ export class Player extends EventTarget {
   }
 }
 
-/** The buttons below the picture. */
-export function controls(player) {
-  const [play, mute, full, time] = ["play", "mute", "full", "time"].map((id) => document.getElementById(id));
+/** The buttons below the picture; `chosen` gives the event that loops. */
+export function controls(player, chosen) {
+  const [play, mute, full, time, seek, loop] = ["play", "mute", "full", "time", "seek", "loop"]
+    .map((id) => document.getElementById(id));
   const { video } = player;
   const whole = clock(player.duration);
   const now = document.createElement("b");
   time.replaceChildren(now, ` / ${whole}`);
   mute.replaceChildren(icon("sound"));
   full.replaceChildren(icon("full"));
+  loop.replaceChildren(icon("loop"));
+  seek.max = player.duration;
   let drawn = null;
   player.addEventListener("tick", () => {
-    now.textContent = clock(player.time);
+    const at = clock(player.time);
+    if (now.textContent !== at) {
+      now.textContent = at;
+      seek.setAttribute("aria-valuetext", `${spoken(player.time)} of ${spoken(player.duration)}`);
+    }
+    seek.value = player.time;
     if (drawn === player.playing) return;
     drawn = player.playing;
     play.replaceChildren(icon(drawn ? "pause" : "play"));
@@ -108,6 +157,11 @@ export function controls(player) {
   });
   play.addEventListener("click", () => player.toggle());
   video.addEventListener("click", () => player.toggle());
+  seek.addEventListener("input", () => player.seek(Number(seek.value)));
+  loop.addEventListener("click", () => {
+    player.setLooping(!player.looping, chosen());
+    loop.setAttribute("aria-pressed", String(player.looping));
+  });
   mute.addEventListener("click", () => {
     video.muted = !video.muted;
     mute.replaceChildren(icon(video.muted ? "mute" : "sound"));
@@ -115,7 +169,7 @@ export function controls(player) {
   });
   full.addEventListener("click", () => {
     if (document.fullscreenElement) document.exitFullscreen();
-    else document.getElementById("screen").requestFullscreen?.().catch(() => {});
+    else document.querySelector(".stage").requestFullscreen?.().catch(() => {});
   });
   document.getElementById("speed").addEventListener("change", (event) => {
     player.speed(Number(event.target.value));

@@ -36,3 +36,18 @@ export function prepare(video) {
     canCaption: video.can_caption,
   };
 }
+
+const ROUNDED = 0.0015; // seconds that an address in milliseconds may be off
+
+/** What a link to a time means, `{ item, tab }`: the event or sentence that starts there, or that lasts there. */
+export function landing({ events, sentences }, time) {
+  const starts = (within) => (one) => one.start > time - ROUNDED && one.start < time + within;
+  const exact = events.find(starts(ROUNDED));
+  if (exact) return { item: exact, tab: "events" };
+  const said = sentences.find(starts(ROUNDED));
+  if (said) return { item: said, tab: "speech" };
+  // Whole seconds are cut ones: 0:12 is how 12.6 is shown.
+  const shown = Number.isInteger(time) ? events.find(starts(1)) : undefined;
+  const item = shown ?? events.findLast((one) => one.start <= time && time < one.end);
+  return { item: item ?? null, tab: "events" };
+}

@@ -3,9 +3,11 @@
 import { clock, el } from "./dom.js";
 import { at, draw, drawCurve, layOut, palette } from "./lanes.js";
 import { lowerBound, Scale } from "./scale.js";
+import { edgesOf, nearest, nearestMove } from "./snapping.js";
 
 const GUTTER = 108;
 const CLICK = 4; // pixels a click may wander
+const REACH = 7; // pixels within which an edge comes to rest at another
 
 export class Timeline extends EventTarget {
   /** `data` is what `watch.js` prepared; `state` is shared with the rest of the page. */
@@ -18,6 +20,7 @@ export class Timeline extends EventTarget {
     this.tip = document.getElementById("tip");
     this.pointers = new Map();
     this.drag = null;
+    this.guide = null;
     this.stale = true;
     this.frames = []; // milliseconds spent drawing, for the benchmark
     this.colours = palette();
@@ -92,6 +95,10 @@ export class Timeline extends EventTarget {
     const { scale, layout } = this;
     context.clearRect(0, 0, scale.left + scale.width + 20, layout.height);
     const { time } = this.state;
+    if (this.guide !== null) { // where a dragged edge has come to rest
+      context.fillStyle = this.colours.text;
+      context.fillRect(scale.x(this.guide) - 0.5, 20, 1, layout.height);
+    }
     if (time < scale.start - 1e-6 || time > scale.end + 1e-6) return;
     const x = scale.x(time);
     context.fillStyle = this.colours.playhead;
@@ -160,6 +167,7 @@ export class Timeline extends EventTarget {
     for (const kind of ["pointerup", "pointercancel"]) {
       host.addEventListener(kind, (event) => this.lift(event));
     }
+    host.addEventListener("dblclick", (event) => this.double(this.place(event)));
     host.addEventListener("pointerleave", () => this.hideTip());
     host.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     const slide = (event) => {
@@ -191,11 +199,31 @@ export class Timeline extends EventTarget {
     const reach = event.pointerType === "touch" ? 16 : undefined;
     const hit = at(this.layout, this.scale, point.x, point.y, reach);
     this.drag = { from: point, hit, moved: false, last: point };
-    const ours = hit?.kind === "events" && hit.lane.name === "ours";
-    if (this.state.editing && ours) {
-      this.drag.event = hit.item;
-      this.drag.edge = hit.edge;
+    const lane = this.laneAt(point);
+    if (lane?.kind === "axis") { // the playhead's own lane
+      this.drag.scrub = true;
+      this.tell("scrub", this.inside(point.x));
+    } else if (this.state.editing && lane?.name === "ours") {
+      this.drag.event = hit?.item;
+      this.drag.edge = hit?.edge;
+      this.drag.create = !hit && event.pointerType !== "touch"; // a finger on an empty lane scrolls
     }
+  }
+
+  laneAt({ x, y }) {
+    if (x < this.scale.left - CLICK) return null;
+    return this.layout.lanes.find((lane) => y >= lane.y && y < lane.y + lane.height);
+  }
+
+  /** The time at `x`, within the video. */
+  inside(x) {
+    return Math.min(Math.max(0, this.scale.time(x)), this.data.duration);
+  }
+
+  double(point) {
+    const hit = at(this.layout, this.scale, point.x, point.y);
+    const ours = this.laneAt(point)?.name === "ours";
+    if (ours && (hit || this.state.editing)) this.tell("write", { hit, time: this.inside(point.x) });
   }
 
   move(event) {
@@ -209,21 +237,44 @@ export class Timeline extends EventTarget {
     if (!drag.moved) {
       drag.moved = true;
       if (drag.event) this.tell("hold", drag.event.key);
+      this.edges = edgesOf(this.data, drag.event?.key, this.state.time);
     }
-    if (drag.event) {
-      const by = this.scale.time(point.x) - this.scale.time(drag.from.x);
-      const { start, end, key } = drag.event;
-      if (drag.edge === "start") this.tell("change", { key, patch: { start: Math.min(start + by, end - 0.1) } });
-      else if (drag.edge === "end") this.tell("change", { key, patch: { end: end + by } });
-      else {
-        const shift = Math.min(Math.max(by, -start), this.data.duration - end);
-        this.tell("change", { key, patch: { start: start + shift, end: end + shift } });
-      }
-    } else {
+    if (drag.scrub) this.tell("scrub", this.inside(point.x));
+    else if (drag.event || drag.create) this.shape(drag, point, event.altKey || event.ctrlKey);
+    else {
       this.scale.pan(drag.last.x - point.x);
       this.invalidate();
     }
     drag.last = point;
+  }
+
+  /** An edge, a whole event or a new one follows the pointer, and rests at an edge that is near. */
+  shape(drag, point, free) {
+    const reach = free ? -1 : (REACH / this.scale.width) * this.scale.span;
+    const rest = (time) => {
+      this.guide = nearest(time, this.edges, reach);
+      return this.guide ?? time;
+    };
+    if (drag.create) {
+      const now = rest(this.inside(point.x));
+      drag.anchor ??= nearest(this.inside(drag.from.x), this.edges, reach) ?? this.inside(drag.from.x);
+      const [start, end] = [drag.anchor, now].sort((a, b) => a - b);
+      if (drag.key) return this.tell("change", { key: drag.key, patch: { start, end } });
+      const made = { start, end };
+      this.tell("create", made);
+      drag.key = made.key;
+      return;
+    }
+    const by = this.scale.time(point.x) - this.scale.time(drag.from.x);
+    const { start, end, key } = drag.event;
+    if (drag.edge === "start") this.tell("change", { key, patch: { start: Math.min(rest(start + by), end - 0.1) } });
+    else if (drag.edge === "end") this.tell("change", { key, patch: { end: rest(end + by) } });
+    else {
+      const move = nearestMove(start, end, by, this.edges, reach);
+      this.guide = move.edge;
+      const shift = Math.min(Math.max(move.by, -start), this.data.duration - end);
+      this.tell("change", { key, patch: { start: start + shift, end: end + shift } });
+    }
   }
 
   pinch(id, point) {
@@ -239,9 +290,11 @@ export class Timeline extends EventTarget {
     const { drag } = this;
     this.drag = null;
     if (!drag) return;
-    if (drag.moved) return this.tell("release");
-    const time = Math.min(Math.max(0, this.scale.time(drag.from.x)), this.data.duration);
-    this.tell("pick", { hit: drag.hit, time });
+    this.guide = null;
+    this.wake();
+    if (drag.moved) this.tell("release");
+    if (drag.key) this.tell("write", { hit: { item: drag } }); // the new event wants its words
+    if (!drag.moved && !drag.scrub) this.tell("pick", { hit: drag.hit, time: this.inside(drag.from.x) });
   }
 
   wheel(event) {
@@ -262,7 +315,9 @@ export class Timeline extends EventTarget {
     const hit = at(this.layout, this.scale, point.x, point.y);
     const ours = hit?.kind === "events" && hit.lane.name === "ours";
     const edge = this.state.editing && ours && hit.edge;
-    this.host.style.cursor = edge ? "ew-resize" : hit && hit.kind !== "saliency" ? "pointer" : "default";
+    const lane = this.laneAt(point);
+    const empty = lane?.kind === "axis" ? "col-resize" : this.state.editing && lane?.name === "ours" ? "crosshair" : "default";
+    this.host.style.cursor = edge ? "ew-resize" : !hit ? empty : hit.kind === "saliency" ? "default" : "pointer";
     if (!hit || event.pointerType === "touch") return this.hideTip();
     this.tip.replaceChildren(...this.words(hit, this.scale.time(point.x)));
     this.tip.hidden = false;

@@ -8,7 +8,7 @@ import { keyboard } from "./keyboard.js";
 import { match } from "./matching.js";
 import { Panel } from "./panel.js";
 import { controls, Player } from "./player.js";
-import { ordered, prepare } from "./record.js";
+import { landing, ordered, prepare } from "./record.js";
 import { Timeline } from "./timeline.js";
 
 const $ = (id) => document.getElementById(id);
@@ -19,7 +19,7 @@ const at = (time) => (span) => time >= span.start && time < span.end;
 class Page {
   constructor(video) {
     this.data = prepare(video);
-    this.state = { time: 0, playing: false, editing: false, chosen: null, segment: null };
+    this.state = { time: 0, playing: false, editing: false, chosen: null, selected: new Set(), segment: null };
     this.draft = new Draft(this.data.events, this.data.duration);
     this.player = new Player($("video"), this.data.duration);
     this.timeline = new Timeline($("canvas"), $("overview"), this.data, this.state);
@@ -30,6 +30,8 @@ class Page {
     this.player.addEventListener("tick", () => this.tick());
     this.listenToTimeline();
     this.panel.addEventListener("jump", ({ detail }) => this.jump(detail));
+    this.panel.addEventListener("select", ({ detail: { key, mode } }) => this.select(key, mode));
+    this.panel.addEventListener("write", ({ detail }) => this.editing.write(detail));
     this.panel.addEventListener("caption", () => this.caption(video.id));
     $("zoom-in").addEventListener("click", () => this.zoom(2));
     $("zoom-out").addEventListener("click", () => this.zoom(0.5));
@@ -46,6 +48,9 @@ class Page {
       });
     }
     data.events = events;
+    for (const key of this.state.selected) if (!draft.find(key)) this.state.selected.delete(key);
+    if (!this.state.selected.has(this.state.chosen)) this.state.chosen = [...this.state.selected].at(-1) ?? null;
+    this.player.loop(draft.find(this.state.chosen));
     this.timeline.refresh();
     this.panel.render();
     // Not with every step of a drag: the table is large.
@@ -54,10 +59,31 @@ class Page {
     this.editing.enable();
   }
 
+  /** One event and no other; null for none. */
   choose(key) {
-    if (this.state.chosen === key) return;
+    if (this.state.chosen === key && this.state.selected.size < 2) return;
     this.draft.release();
-    this.state.chosen = key;
+    this.mark(key, key === null ? [] : [key]);
+  }
+
+  /** Several events: `toggle` adds or takes one, `range` goes from the chosen one to this. */
+  select(key, mode) {
+    const { state, data } = this;
+    if (state.chosen === null) return this.choose(key);
+    if (mode === "range") {
+      const places = [state.chosen, key].map((one) => data.events.findIndex((event) => event.key === one));
+      const [from, to] = places.sort((a, b) => a - b);
+      return this.mark(state.chosen, data.events.slice(from, to + 1).map((event) => event.key));
+    }
+    const keys = new Set(state.selected);
+    if (!keys.delete(key)) keys.add(key);
+    this.mark(keys.has(state.chosen) ? state.chosen : [...keys].at(-1) ?? null, keys);
+  }
+
+  mark(chosen, keys) {
+    this.state.chosen = chosen;
+    this.state.selected = new Set(keys);
+    this.player.loop(chosen === null ? null : this.draft.find(chosen));
     this.panel.render();
     this.timeline.invalidate();
     this.editing.enable();
@@ -69,6 +95,10 @@ class Page {
     if (item.key) this.choose(item.key);
     this.state.segment = item.anchor === undefined ? null : item;
     this.timeline.invalidate();
+    // The address leads back to here, after a reload or for somebody else.
+    const address = new URL(location);
+    address.searchParams.set("t", Math.round(item.start * 1000) / 1000);
+    history.replaceState(null, "", address);
   }
 
   /** To the next event (by = 1) or the one before (-1). */
@@ -137,6 +167,16 @@ class Page {
     });
     timeline.addEventListener("change", ({ detail }) => draft.update(detail.key, detail.patch));
     timeline.addEventListener("release", () => draft.release());
+    timeline.addEventListener("scrub", ({ detail }) => this.player.seek(detail));
+    timeline.addEventListener("create", ({ detail }) => {
+      draft.hold();
+      detail.key = draft.add(detail.start, detail.end);
+      this.mark(detail.key, [detail.key]);
+    });
+    timeline.addEventListener("write", ({ detail: { hit, time } }) => {
+      if (hit?.item) this.editing.write(hit.item.key);
+      else this.editing.add(time);
+    });
   }
 
   async caption(id) {
@@ -159,7 +199,8 @@ async function start() {
   const page = new Page(video);
   const { player, timeline, data, draft } = page;
   keyboard(page);
-  controls(player);
+  controls(player, () => draft.find(page.state.chosen));
+  if (video.fps) player.fps = video.fps;
   if (video.video) {
     $("video").poster = `/api/videos/${id}/thumbnail`;
     player.open(`/api/videos/${id}/media`);
@@ -167,9 +208,12 @@ async function start() {
   page.adopt();
   const from = Number(asked.get("t"));
   if (from > 0) {
-    player.seek(from + INSIDE);
+    const { item, tab } = landing(data, from);
+    if (item) page.visit(item, tab);
+    if (!item || from > item.start) player.seek(from + INSIDE);
     timeline.reveal(from);
   }
+  page.editing.offer();
   const run = () => {
     if (player.playing) player.tick();
     requestAnimationFrame(run);
