@@ -599,7 +599,7 @@ def calibrate(prepared: Path, model: Path) -> None:
     optimiser.step(loss)
     path = model / checkpoint.CONFIG
     facts = json.loads(path.read_text())
-    facts["writer"]["calibration"] = [round(one, 4) for one in weight.detach().tolist()]
+    facts["writer"]["calibration"] = [round(one, 4) for one in weight.tolist()]
     path.write_text(json.dumps(facts, indent=2) + "\n")
     sure_N = (x_N3 @ weight).sigmoid().detach()
     print(f"{len(y_N)} events, {y_N.mean():.3f} right; {facts['writer']['calibration']}")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tokenizers import pre_tokenizers
 
-TIMED, UNTIMED, HELD_OUT = 5, 2, 2
+TIMED, UNTIMED, HELD_OUT = 8, 2, 2
 FRAMES = "frames/yc2_600videos_1800frames_224px.tar"
 
 
