@@ -106,7 +106,7 @@ def test_what_is_heard_is_told(
     def listen(sound: speech.Sound) -> Any:
         assert len(list(sound(2.0))) >= 2
         heard.wait(10)
-        return [Sentence(0, 1, "w1")]
+        return speech.Heard((Sentence(0, 1, "w1"),))
 
     recogniser = speech.Recogniser("mock", listen)
     monkeypatch.setitem(speech._RECOGNISERS, "whisper", lambda *_: recogniser)

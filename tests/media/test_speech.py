@@ -421,9 +421,9 @@ def test_what_may_be_speech_keeps_its_time() -> None:
     spans = [
         (part.start - 100, part.start - 100 + len(part.samples) / audio.RATE) for part in parts
     ]
-    # Four steady seconds in a row are left out, but for one at either end; the second pause is
-    # too short for that.
-    assert np.allclose(spans, [(9, 18), (24, 29)], atol=0.2)
+    # Four steady seconds in a row are left out, but for one at either end; the pause between the
+    # first two bursts and the end are too short for that.
+    assert np.allclose(spans, [(9, 18), (24, 30)], atol=0.2)
     for part in parts:
         first = round((part.start - 100) * audio.RATE)
         np.testing.assert_array_equal(part.samples, samples[first:][: len(part.samples)])

@@ -71,16 +71,18 @@ class Listener:
 
     def _serve(self) -> None:
         child: subprocess.Popen[bytes] | None = None
+        lost: BaseException | None = None
         while (task := self.tasks.get()) is not None:
             data, heard = task
             try:
-                if self.over:
-                    raise Failed("nobody waits for it")
+                if lost is not None or self.over:
+                    raise lost or Failed("nobody waits for it")
                 if child is None:
                     child = _start()
                     self.children.append(child)
                 heard.set_result(_ask(child, data))
-            except BaseException as error:
+            except BaseException as error:  # a child that has died says why once
+                lost = error
                 heard.set_exception(error)
             self.room.release()
         if child is not None:
