@@ -385,15 +385,16 @@ def test_several_processes_share_long_sound(
     script = tmp_path / "child.py"
     script.write_text(CHILD)
     monkeypatch.setattr(moonshine, "__file__", str(script))
-    monkeypatch.setattr(moonshine, "LANES", 2)
-    monkeypatch.setattr(moonshine, "SECONDS_EACH", 4)
-    for lengths, processes in ([9, 8, 7], 1), ([64_000, *range(9, 0, -1)], 2):
-        with moonshine.Listener() as listener:
-            heard = [listener.hear(np.zeros(length, np.float32)) for length in lengths]
-            said = [one.result()[0][2].split() for one in heard]
-        assert [int(size) for size, _ in said] == [4 * length for length in lengths]
-        assert len({pid for _, pid in said}) == processes
-        assert all(child.returncode is not None for child in listener.children)
+    monkeypatch.setattr(moonshine, "TURN", 20)
+    lengths = [9, 11, 5, 17, 18, 20]
+    with moonshine.Listener() as listener:
+        heard = [listener.hear(np.zeros(length, np.float32)) for length in lengths]
+        said = [one.result()[0][2].split() for one in heard]
+    assert [int(size) for size, _ in said] == [4 * length for length in lengths]
+    first, second = (lane.child for lane in listener.lanes)
+    order = [first, first, second, second, first, second]
+    assert [int(pid) for _, pid in said] == [child.pid for child in order]
+    assert all(child.returncode is not None for child in (first, second))
 
 
 def test_nobody_listens_to_silence_and_steady_noise(

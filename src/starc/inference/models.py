@@ -19,13 +19,14 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from starc.config import BeamSearch
+from starc.config import BeamSearch, Config
 from starc.decoder import precision
 from starc.errors import VideoError
 from starc.files import cache
 from starc.files.atomic import replacing
+from starc.inference import long_videos
 from starc.inference.familiarity import why_unfamiliar
-from starc.inference.predict import Prediction, VideoInputs, frame_plan, predict
+from starc.inference.predict import Prediction, VideoInputs, predict
 from starc.media.encoders import ImageEncoder, load_image_encoder
 from starc.media.features import FrameFeatures, extract
 from starc.media.speech import printable_name, sound_only
@@ -47,6 +48,8 @@ class Models:
     given: Path | Loaded
     """The model's folder, or the model itself."""
     options: Options
+    config: Config
+    """The model's settings."""
     encoder_name: str
     encoder_precision: str
     given_encoder: ImageEncoder | None = None
@@ -100,7 +103,9 @@ class Models:
             watched = _Watched(self.encoder, on_progress)
 
             def choose(frames: int) -> list[int]:
-                indices = frame_plan(self.loaded, frames).indices
+                # The settings are enough: what writes captions is not in memory meanwhile.
+                most, windowing = self.config.inputs.frames, self.config.windowing
+                indices = long_videos.plan(frames, most=most, windowing=windowing).indices
                 watched.total = len(indices)
                 return indices
 

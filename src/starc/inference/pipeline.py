@@ -139,7 +139,7 @@ class Captioner:
             if self._models is None:
                 given = self._folder if isinstance(self._model, str | Path) else self._model
                 names = (self.encoder_name, self._encoder_precision)
-                self._models = Models(given, self.options, *names, self._encoder)
+                self._models = Models(given, self.options, self.config, *names, self._encoder)
             return self._models
 
     @property

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from starc.errors import CheckpointError, MissingExtra
 from starc.files.hub import hub_is_away
-from starc.media.processor import keep_memory
+from starc.media.processor import kept_memory
 from starc.types import Frame
 
 PUBLISHED_ENCODER = "openai/clip-vit-large-patch14"
@@ -259,10 +259,10 @@ class EfficientNetLite(nn.Module):
                         convolution.weight.data = convolution.weight.data.bfloat16()
         self.eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
+    @kept_memory()
     @torch.inference_mode()
     def encode(self, frames: Iterable[Frame]) -> Tensor:
         """Features [T, 1280] of frames, not normalised."""
-        keep_memory()
         features = [torch.empty(0, self.width)]
         for batch in batches(frames, self.batch):
             pixels_BCHW = to_pixels(batch, self.size, LITE_MEAN, LITE_STD).to(self.device)

@@ -1,10 +1,11 @@
 """The English recogniser of moonshine-voice, in processes of its own.
 
-A crash in it is not ours, and each process has one thread: its runtime lets further ones spin while
-they wait. Pieces of sound do not depend on each other, so long sound is heard by several processes
-at once; who hears a piece does not change its words. This module is both sides: `Listener` is the
-parent's, `main` the child's. A piece travels as its length in bytes (8, little-endian) and float32
-samples; the answer is one line of JSON, [[start, duration, text], ...].
+Its voice detector remembers what it has heard for as long as its process lives, so words depend on
+the sound before them: every file gets fresh processes, and which of them hears what depends on the
+sound alone, never on the machine. Each has one thread: its runtime lets further ones spin while
+they wait. This module is both sides: `Listener` is the parent's, `main` the child's. A piece of
+sound travels as its length in bytes (8, little-endian) and float32 samples; the answer is one line
+of JSON, [[start, duration, text], ...].
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ if TYPE_CHECKING:  # the child starts faster without numpy
 
 MODEL = "tiny-en"
 RATE = 16_000
-LANES = min(4, os.cpu_count() or 1)
-"""Processes at most."""
-SECONDS_EACH = 120
-"""Of sound, for which another process is worth its start."""
+LANES = 2
+"""Processes that take turns in long sound; another number would change the words."""
+TURN = 120 * RATE
+"""Samples of a turn: for less, another process is not worth its start."""
+AHEAD = 8
+"""Pieces that may wait for a process."""
 Line = tuple[float, float, str]
 """Start, duration and text, in seconds of a piece."""
 
@@ -39,54 +42,59 @@ class Failed(Exception):
 
 
 class Listener:
-    """A context in which pieces of sound are turned into lines."""
+    """A context in which pieces of sound, one after another, are turned into lines."""
 
     def __enter__(self) -> Listener:
-        self.given, self.over = 0, False
-        self.lanes: list[threading.Thread] = []
-        self.children: list[subprocess.Popen[bytes]] = []
-        self.tasks: queue.SimpleQueue[tuple[bytes, Future[list[Line]]] | None]
-        self.tasks, self.room = queue.SimpleQueue(), threading.Semaphore(2 * LANES)
+        self.given, self.lanes = 0, list[_Lane]()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.over = True
-        for child in self.children:
-            child.kill()
-        for _ in self.lanes:
-            self.tasks.put(None)
         for lane in self.lanes:
-            lane.join()
+            lane.close()
 
     def hear(self, samples: NDArray[np.float32]) -> Future[list[Line]]:
-        """What is said in a piece of sound; waits where too many are under way."""
-        self.room.acquire()
-        if len(self.lanes) < LANES and self.given >= SECONDS_EACH * RATE * len(self.lanes):
-            self.lanes.append(threading.Thread(target=self._serve, daemon=True))
-            self.lanes[-1].start()
-        heard: Future[list[Line]] = Future()
-        self.tasks.put((samples.tobytes(), heard))
+        """What is said in the next piece; waits where the processes are far behind."""
+        turn = self.given // TURN % LANES
+        while len(self.lanes) <= turn:
+            self.lanes.append(_Lane())
         self.given += len(samples)
+        return self.lanes[turn].hear(samples.tobytes())
+
+
+class _Lane:
+    """A process, and the thread that talks to it."""
+
+    def __init__(self) -> None:
+        self.child = _start()
+        self.tasks: queue.SimpleQueue[tuple[bytes, Future[list[Line]]] | None] = queue.SimpleQueue()
+        self.room = threading.Semaphore(AHEAD)
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    def hear(self, data: bytes) -> Future[list[Line]]:
+        self.room.acquire()
+        heard: Future[list[Line]] = Future()
+        self.tasks.put((data, heard))
         return heard
 
+    def close(self) -> None:
+        self.child.kill()
+        self.tasks.put(None)
+        self.thread.join()
+        _end(self.child)
+
     def _serve(self) -> None:
-        child: subprocess.Popen[bytes] | None = None
         lost: BaseException | None = None
         while (task := self.tasks.get()) is not None:
             data, heard = task
             try:
-                if lost is not None or self.over:
-                    raise lost or Failed("nobody waits for it")
-                if child is None:
-                    child = _start()
-                    self.children.append(child)
-                heard.set_result(_ask(child, data))
+                if lost is not None:
+                    raise lost
+                heard.set_result(_ask(self.child, data))
             except BaseException as error:  # a child that has died says why once
                 lost = error
                 heard.set_exception(error)
             self.room.release()
-        if child is not None:
-            _end(child)
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -136,9 +144,8 @@ def main() -> None:
         # Never of its own accord: what is transcribed before it is complete is transcribed twice.
         stream = transcriber.create_stream(update_interval=float("inf"))
         stream.start()
-        # A second of silence, and the last line is complete.
-        data = sys.stdin.buffer.read(size) + bytes(4 * RATE)
-        samples = (ctypes.c_float * (len(data) // 4)).from_buffer_copy(data)
+        data = sys.stdin.buffer.read(size)
+        samples = (ctypes.c_float * (size // 4)).from_buffer_copy(data)
         # Its own way to add sound makes a Python number of every sample.
         moonshine_voice.errors.check_error(
             add(transcriber._handle, stream._handle, samples, len(samples), RATE, 0)

@@ -9,7 +9,8 @@ import ctypes
 import functools
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -33,18 +34,28 @@ def has_bfloat16() -> bool:
     return False
 
 
-@functools.cache
-def keep_memory() -> None:
-    """Let freed memory be used again instead of going back to the system.
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """Let freed memory be used again, and give it back to the system only in the end.
 
     A network asks for the same megabytes again and again; each time that they come from the system
     every page of them is a fault. Elsewhere than on glibc nothing happens.
     """
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            mallopt = ctypes.CDLL(None).mallopt
-            mallopt(MMAP_THRESHOLD, LARGEST)
-            mallopt(TRIM_THRESHOLD, KEPT)
+    libc = _glibc()
+    if libc is not None:
+        libc.mallopt(MMAP_THRESHOLD, LARGEST)
+        libc.mallopt(TRIM_THRESHOLD, KEPT)
+    yield
+    if libc is not None:
+        libc.malloc_trim(0)
+
+
+@functools.cache
+def _glibc() -> ctypes.CDLL | None:
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim") else None
 
 
 def set_threads(count: int) -> None:
