@@ -17,7 +17,7 @@ import json
 from pathlib import Path
 
 from measure import best, report
-from pipeline import RUNS, Size, film, own_cpu, run, starc_caption
+from pipeline import RUNS, Size, film, hour, own_cpu, run, starc_caption
 
 from starc.inference import batch
 from starc.inference.jobs import MANIFEST, Manifest, find_videos, make_jobs
@@ -91,13 +91,6 @@ def ray(folder: Path, size: Size) -> None:
         for name in names
     )
     report("ray", videos=count, same_bytes=same, local_s=ran["local"].wall, ray_s=ran["ray"].wall)
-
-
-def hour(folder: Path, size: Size) -> None:
-    minutes = (2, 60, 60)[size]
-    path = film(folder / "hour.mp4", seconds=60, size="640x360", minutes=minutes)
-    ran = starc_caption(path, "-o", folder / "hour.json", cache=folder / "cache")
-    report("an hour", minutes=minutes, peak_mb=ran.most / 2**20, wall_s=ran.wall, cpu_s=ran.cpu)
 
 
 CLAIMS = {"clips": clips, "resume": resume, "ray": ray, "hour": hour}

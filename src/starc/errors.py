@@ -56,3 +56,7 @@ class MissingExtra(StarcError):
         """`what` is the package itself where no extra brings it."""
         wanted = f"'starc[{extra}]'" if extra else what
         super().__init__(f"{what} is not installed; pip install {wanted}")
+
+
+class Stopped(Exception):
+    """The caller has ended the work; no error."""

@@ -26,7 +26,7 @@ from starc import config
 from starc.cli import app, caption
 from starc.config import BeamSearch
 from starc.errors import CheckpointError, ConfigError, StarcError, VideoError
-from starc.inference import pipeline
+from starc.inference import models, pipeline
 from starc.inference.batch import Counts, Output
 from starc.inference.pipeline import Captioner, Options
 from starc.model import checkpoint
@@ -56,7 +56,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
-    monkeypatch.setattr(pipeline, "load_image_encoder", lambda name, device: ColourEncoder())
+    monkeypatch.setattr(models, "load_image_encoder", lambda name, **_: ColourEncoder())
     return Options(decoding=SEARCH, engine="none", cache=tmp_path / "cache", device="cpu")
 
 
@@ -173,6 +173,30 @@ def test_events_below_a_confidence_are_left_out(
         assert ("left out 1 event" in " ".join(notes)) == (count == 0)
         caption.caption_folder([video], str(model), out, options, (), output)
         assert len(json.loads((out / "a.json").read_text())["events"]) == count
+
+
+def test_the_cache_knows_the_precision_of_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make_model(tmp_path / "model", 1280)
+    settings = set()
+    for has in (True, False):
+        monkeypatch.setattr(pipeline, "has_bfloat16", lambda has=has: has)
+        captioner = Captioner(model, Options(cache=tmp_path / "cache"))
+        settings.add(captioner.settings)
+        assert captioner.models.encoder_precision == ("bfloat16" if has else "float32")
+    assert len(settings) == 2
+
+
+def test_the_cache_knows_the_datastore(model: Path, options: Options, tmp_path: Path) -> None:
+    folder, settings = tmp_path / "store", {Captioner(model, options).settings}
+    for seed in (1, 2):
+        captions = [f"caption {k}" for k in range(20)]
+        vectors = torch.randn(20, 64, generator=torch.Generator().manual_seed(seed))
+        CaptionStore(captions, vectors, encoder="t").save(folder)
+        chosen = dataclasses.replace(options, datastore=str(folder))
+        settings.add(Captioner(model, chosen).settings)
+    assert len(settings) == 3
 
 
 def test_waiting_threads_sleep_unless_the_user_says_otherwise() -> None:

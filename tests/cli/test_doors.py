@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +39,7 @@ def starc_caption(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Result]:
     monkeypatch.setattr(
-        "starc.inference.pipeline.load_image_encoder", lambda name, device: ColourEncoder()
+        "starc.inference.models.load_image_encoder", lambda name, **_: ColourEncoder()
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     clip = colour_clip(tmp_path / "clip.mp4", seconds=6)
@@ -47,6 +49,30 @@ def starc_caption(
         return CliRunner().invoke(app, command)
 
     return run
+
+
+KEPT = """
+import sys
+from starc.cli import app
+for name in sys.argv[3:]:
+    command = ["caption", sys.argv[1], "--model", sys.argv[2], "--speech", "none", "-o", name]
+    app([*command, "--threads", "1"], standalone_mode=False)
+assert "torch" not in sys.modules, "a kept answer has imported torch"
+"""
+
+
+def test_a_kept_answer_needs_no_torch(
+    starc_caption: Callable[..., Result], model: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first.json"
+    assert starc_caption("-o", str(first)).exit_code == 0
+    endings = ("json", "vtt", "srt", "csv", "md", "html", "mkv")
+    paths = [tmp_path / f"kept.{ending}" for ending in endings]
+    command = [sys.executable, "-c", KEPT, tmp_path / "clip.mp4", model, *paths]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert paths[0].read_bytes() == first.read_bytes()
+    assert all(path.stat().st_size for path in paths)
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,29 @@ def test_nothing_is_done_twice(loaded: Loaded, options: Options, tmp_path: Path)
         caption(copy, dataclasses.replace(loaded, model=asleep), options, encoder=encoder)
 
 
+def test_a_kept_answer_is_found_without_listening(
+    loaded: Loaded, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video = write_clip(tmp_path / "a.mkv", seconds=4, codec="mpeg4", audio="flac")
+    heard = []
+
+    def listen(sound: speech.Sound) -> Any:
+        heard.append(len(list(sound(2.0))))
+        return speech.Heard((Sentence(0, 1, "w1"),))
+
+    recogniser = speech.Recogniser("mock", listen)
+    monkeypatch.setitem(speech._RECOGNISERS, "whisper", lambda *_: recogniser)
+    captioner = Captioner(loaded, options, encoder=ColourEncoder())
+    assert captioner.kept(video) is None and not heard
+    captioned = captioner.caption(video)
+    assert captioner.kept(video) == captioned and len(heard) == 1
+    assert captioner.kept(tmp_path / "absent.mkv") is None
+    (tmp_path / "a.srt").write_text(SUBTITLES)
+    assert captioner.kept(video) is None, "other words, another answer"
+    memory = dataclasses.replace(loaded, fingerprint=None)
+    assert Captioner(memory, options, encoder=ColourEncoder()).kept(video) is None
+
+
 def test_a_damaged_cache_is_no_cache(loaded: Loaded, options: Options, tmp_path: Path) -> None:
     video = colour_clip(tmp_path / "a.mp4", seconds=6)
     first = caption(video, loaded, options)

@@ -161,6 +161,20 @@ def test_lite0(shared: Path) -> None:
 
 
 @needs_lite
+def test_lite0_in_bfloat16_and_without_the_fused_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = frames(3)
+    exact_TD = EfficientNetLite().encode(pictures)
+    low = EfficientNetLite(precision="bfloat16")
+    low_TD = low.encode(pictures)
+    assert low_TD.dtype == torch.float32
+    assert torch.cosine_similarity(exact_TD, low_TD).min() > 0.998
+    monkeypatch.setattr(encoders, "_is_fused", lambda: False)
+    plain_TD = EfficientNetLite().encode(pictures)
+    torch.testing.assert_close(exact_TD, plain_TD, rtol=0, atol=1e-4)
+    assert torch.cosine_similarity(exact_TD, low.encode(pictures)).min() > 0.99
+
+
+@needs_lite
 def test_lite0_equals_the_unfolded_network() -> None:
     """The file's own layers one by one, with batch normalisation, as a second opinion."""
     import torch.nn.functional as F

@@ -5,6 +5,7 @@ import importlib.util
 import logging
 import sys
 import types
+from concurrent.futures import Future
 from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar
@@ -183,13 +184,12 @@ class Ears:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def hear(self, samples: np.ndarray) -> None:
-        pass
-
-    def lines(self) -> list[tuple[float, float, str]]:
+    def hear(self, samples: np.ndarray) -> Future[list[moonshine.Line]]:
         text = self.said[len(self.hearings)]
         self.hearings.append(text)
-        return [(0.0, 2.0, text)]
+        heard: Future[list[moonshine.Line]] = Future()
+        heard.set_result([(0.0, 2.0, text)])
+        return heard
 
 
 RADISH = "so if the challenge we recapture from the stucco cut the radish"
@@ -366,9 +366,70 @@ def test_a_child_that_dies_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path
     script.write_text("import sys; sys.stdin.buffer.read(8); sys.exit('no such thing')")
     monkeypatch.setattr(moonshine, "__file__", str(script))
     with pytest.raises(moonshine.Failed, match="no such thing"), moonshine.Listener() as listener:
-        for _ in range(50):
-            listener.hear(np.zeros(100_000, np.float32))
-        listener.lines()
+        heard = [listener.hear(np.zeros(100_000, np.float32)) for _ in range(50)]
+        heard[-1].result()
+
+
+CHILD = """
+import json, sys, os, time
+while size := int.from_bytes(sys.stdin.buffer.read(8), "little"):
+    time.sleep(0.05)
+    piece = sys.stdin.buffer.read(size)
+    print(json.dumps([[0, 1, f"{len(piece)} {os.getpid()}"]]), flush=True)
+"""
+
+
+def test_several_processes_share_long_sound(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    monkeypatch.setattr(moonshine, "__file__", str(script))
+    monkeypatch.setattr(moonshine, "TURN", 20)
+    lengths = [9, 11, 5, 17, 18, 20]
+    with moonshine.Listener() as listener:
+        heard = [listener.hear(np.zeros(length, np.float32)) for length in lengths]
+        said = [one.result()[0][2].split() for one in heard]
+    assert [int(size) for size, _ in said] == [4 * length for length in lengths]
+    first, second = (lane.child for lane in listener.lanes)
+    order = [first, first, second, second, first, second]
+    assert [int(pid) for _, pid in said] == [child.pid for child in order]
+    assert all(child.returncode is not None for child in (first, second))
+
+
+def test_nobody_listens_to_silence_and_steady_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start() -> None:
+        raise AssertionError("a recogniser was started")
+
+    monkeypatch.setattr(moonshine, "_start", start)
+    noise = np.random.default_rng(0).normal(0, 0.05, 12 * audio.RATE)
+    for name, tone in (("a", np.zeros(12 * audio.RATE)), ("b", noise)):
+        path = write_clip(
+            tmp_path / f"{name}.mkv", seconds=12, tone=tone.astype(np.float32), audio="flac"
+        )
+        assert transcribe(path, engine="moonshine").sentences == ()
+
+
+def test_what_may_be_speech_keeps_its_time() -> None:
+    rng = np.random.default_rng(0)
+    samples = rng.normal(0, 0.001, 30 * audio.RATE).astype(np.float32)
+    bursts = np.abs(np.sin(np.arange(3 * audio.RATE) * 2 * np.pi * 3 / audio.RATE))
+    for second in (10, 14, 25):
+        samples[second * audio.RATE :][: len(bursts)] += rng.normal(0, 0.1, len(bursts)) * bursts
+    parts = list(audio.eventful(audio.Window(100.0, samples)))
+    spans = [
+        (part.start - 100, part.start - 100 + len(part.samples) / audio.RATE) for part in parts
+    ]
+    # Four steady seconds in a row are left out, but for one at either end; the pause between the
+    # first two bursts and the end are too short for that.
+    assert np.allclose(spans, [(9, 18), (24, 30)], atol=0.2)
+    for part in parts:
+        first = round((part.start - 100) * audio.RATE)
+        np.testing.assert_array_equal(part.samples, samples[first:][: len(part.samples)])
+    short = audio.Window(0.0, samples[: 2 * audio.RATE])
+    assert [part is short for part in audio.eventful(short)] == [True]
 
 
 def test_sound_is_resampled(tmp_path: Path) -> None:

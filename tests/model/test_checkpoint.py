@@ -188,7 +188,7 @@ def test_a_hub_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*_: object, **__: object) -> str:
         raise OSError("offline mode is enabled\nsecond line")
 
-    monkeypatch.setattr(checkpoint, "hub_is_away", lambda: False)
+    monkeypatch.setattr("starc.model.folder.hub_is_away", lambda: False)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
     with pytest.raises(CheckpointError, match="the hub says: offline mode is enabled"):
         checkpoint.load("someone/starc")

@@ -24,6 +24,9 @@ class BrightnessCaptioner:
     def __init__(self, delay: float = 0.0) -> None:
         self.delay = delay
 
+    def kept(self, video: Path) -> None:
+        """It remembers nothing."""
+
     def read_frames(self, video: Path, stop: threading.Event) -> list[float]:
         return [float(frame.rgb_HWC.mean()) for frame in sample_frames(video, size=16)]
 

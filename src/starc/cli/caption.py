@@ -115,15 +115,14 @@ def caption(
 ) -> None:
     """Caption videos. One video goes to a file or to stdout, many into a folder."""
     _set_voice(quiet=quiet, verbose=verbose)
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
     from starc.inference.batch import Output, doubts
     from starc.inference.pipeline import EMBEDDED, Captioner, Options, speech_options
     from starc.media.container import MediaLimits
+    from starc.media.processor import set_threads
     from starc.media.sources import local_files
 
+    if threads is not None:
+        set_threads(threads)
     if model is None:
         model = str(EMBEDDED)
         err.print(

@@ -131,7 +131,7 @@ def features(
     from starc.media.features import extract_all
     from starc.media.features import verify as difference
 
-    chosen = Captioner(model_name(model)).encoder if model else load_image_encoder(encoder)
+    chosen = load_image_encoder(Captioner(model_name(model)).encoder_name if model else encoder)
     paths = [path for path, _ in find_videos(videos, out=target)]
     named = named_videos(paths)
     failed = 0

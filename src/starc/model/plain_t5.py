@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from starc.config import Config, T5Config
 from starc.decoder.t5 import T5
 from starc.errors import CheckpointError
-from starc.media.encoders import hub_is_away
-from starc.model.checkpoint import CONFIG, TOKENIZER, WEIGHTS, Loaded, read_tokenizer
+from starc.files.hub import hub_is_away
+from starc.model.checkpoint import Loaded, read_tokenizer
+from starc.model.folder import CONFIG, TOKENIZER, WEIGHTS
 from starc.model.starc import STaRC
 
 PREFIX = "t5:"

@@ -1,0 +1,242 @@
+"""The models of a captioner, and what they make of one video: features, then captions.
+
+Loaded when they are first needed; pipeline.py knows what has been made before.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import safetensors.torch as safetensors
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from starc.config import BeamSearch, Config
+from starc.decoder import precision
+from starc.errors import VideoError
+from starc.files import cache
+from starc.files.atomic import replacing
+from starc.inference import long_videos
+from starc.inference.familiarity import why_unfamiliar
+from starc.inference.predict import Prediction, VideoInputs, predict
+from starc.media.encoders import ImageEncoder, load_image_encoder
+from starc.media.features import FrameFeatures, extract
+from starc.media.speech import printable_name, sound_only
+from starc.model import checkpoint
+from starc.model.checkpoint import Loaded
+from starc.retrieval.datastore import open_datastore
+from starc.types import Captioned, Event, Frame
+
+if TYPE_CHECKING:
+    from starc.inference.pipeline import OnProgress, Options, ReadVideo
+
+log = logging.getLogger("starc")
+
+
+@dataclass(eq=False)
+class Models:
+    """The model and the image encoder; serves several threads."""
+
+    given: Path | Loaded
+    """The model's folder, or the model itself."""
+    options: Options
+    config: Config
+    """The model's settings."""
+    encoder_name: str
+    encoder_precision: str
+    given_encoder: ImageEncoder | None = None
+    _loading: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def loaded(self) -> Loaded:
+        """The model."""
+        with self._loading:
+            return self._loaded
+
+    @property
+    def encoder(self) -> ImageEncoder:
+        """The image encoder."""
+        with self._loading:
+            return self._encoder
+
+    @functools.cached_property
+    def _loaded(self) -> Loaded:
+        loaded, options = self.given, self.options
+        if isinstance(loaded, Path):
+            loaded = checkpoint.load(loaded, device=options.device)
+        if options.datastore is not None:
+            loaded = loaded.with_store(open_datastore(options.datastore))
+        if options.precision != "float32":
+            precision.convert(loaded.model, options.precision)
+        return loaded
+
+    @functools.cached_property
+    def _encoder(self) -> ImageEncoder:
+        if self.given_encoder is not None:
+            return self.given_encoder
+        device = str(checkpoint.find_device(self.options.device))
+        return load_image_encoder(
+            self.encoder_name, device=device, precision=self.encoder_precision
+        )
+
+    def watch(
+        self,
+        video: Path,
+        entry: Path,
+        stop: threading.Event | None,
+        on_progress: OnProgress,
+    ) -> FrameFeatures:
+        """Features of the frames that the model sees; kept at `entry`.
+
+        A sound file has a frame per second, of no width.
+        """
+        features = _read_features(entry)
+        if features is None:
+            watched = _Watched(self.encoder, on_progress)
+
+            def choose(frames: int) -> list[int]:
+                # The settings are enough: what writes captions is not in memory meanwhile.
+                most, windowing = self.config.inputs.frames, self.config.windowing
+                indices = long_videos.plan(frames, most=most, windowing=windowing).indices
+                watched.total = len(indices)
+                return indices
+
+            limits = self.options.limits
+            try:
+                features = extract(video, watched, choose=choose, limits=limits, stop=stop)
+            except VideoError:
+                seconds = sound_only(video, limits)
+                if seconds is None:
+                    raise
+                features = _of_sound(seconds)
+            _write_features(entry, features)
+        return features
+
+    def caption(self, videos: Sequence[ReadVideo], search: BeamSearch) -> Iterator[Captioned]:
+        """What the model says of videos, which are decoded together."""
+        inputs = [
+            VideoInputs(
+                id=str(one.video),
+                features_TD=self._features(one),
+                times=tuple(one.features.times_T.tolist()),
+                frames=one.features.frames,
+                duration=one.features.duration,
+                sentences=one.speech.sentences,
+            )
+            for one in videos
+        ]
+        predictions = predict(self.loaded, inputs, search=search)
+        for one, prediction in zip(videos, predictions, strict=True):
+            if len(prediction.windows) > 1:
+                log.warning(
+                    "%s: %.0f s are too long for one look; captioned in %d overlapping windows",
+                    one.video, one.features.duration, len(prediction.windows),
+                )  # fmt: skip
+            unfamiliar = why_unfamiliar(self.loaded, one.features.features_TD, one.speech.sentences)
+            provenance = self._provenance(prediction, one, search)
+            captioned = Captioned(
+                video=printable_name(one.video),
+                duration=one.features.duration,
+                events=prediction.events,
+                sentences=one.speech.sentences,
+                frame_times=prediction.frame_times,
+                saliency=prediction.saliency,
+                segments=prediction.segments,
+                provenance=provenance | ({"unfamiliar": unfamiliar} if unfamiliar else {}),
+            )
+            yield _of_one_picture(captioned) if one.features.frames == 1 else captioned
+
+    def _features(self, one: ReadVideo) -> Tensor:
+        """Features of the frames; those of a sound file are made of its speech, else zero."""
+        features_TD, joint = one.features.features_TD, self.loaded.joint
+        if features_TD.shape[1]:
+            return features_TD
+        if not one.speech.sentences:
+            raise VideoError(
+                f"{one.video}: has no pictures, and no speech was found ({one.speech.provenance}); "
+                "nothing to caption"
+            )
+        if joint is not None:
+            return joint.combine(None, one.features.times_T.tolist(), one.speech.sentences)
+        return torch.zeros(len(features_TD), self.loaded.config.temporal.features)
+
+    def _provenance(
+        self, prediction: Prediction, one: ReadVideo, search: BeamSearch
+    ) -> dict[str, str]:
+        frames = f"{len(prediction.frame_times)} of 1 per second"
+        exact = self.encoder_precision == "float32"
+        return {
+            "starc": version("starc"),
+            "model": self.loaded.folder.name,
+            "weights": (self.loaded.fingerprint or "in memory")[:12],
+            "encoder": self.encoder_name,
+            **({} if exact else {"encoder precision": self.encoder_precision}),
+            "frames": frames if one.features.features_TD.shape[1] else "none: sound only",
+            "windows": str(len(prediction.windows)),
+            "speech": one.speech.provenance,
+            "search": f"{search.beams} beams" if search.beams > 1 else "greedy",
+        }
+
+
+class _Watched:
+    """An image encoder that says how many frames it has seen."""
+
+    def __init__(self, encoder: ImageEncoder, on_progress: OnProgress) -> None:
+        self.encoder, self.on_progress, self.total = encoder, on_progress, 0
+        self.name, self.width, self.size = encoder.name, encoder.width, encoder.size
+
+    def encode(self, frames: Iterable[Frame]) -> Tensor:
+        def counted() -> Iterator[Frame]:
+            for n, frame in enumerate(frames, 1):
+                yield frame
+                self.on_progress("watching", n, self.total)
+
+        return self.encoder.encode(counted())
+
+
+def _of_sound(seconds: float) -> FrameFeatures:
+    """A frame per second that shows nothing."""
+    frames = max(1, round(seconds))
+    times_T = torch.arange(frames, dtype=torch.float64)
+    return FrameFeatures(torch.zeros(frames, 0), times_T, duration=seconds or 1.0, frames=frames)
+
+
+def _of_one_picture(captioned: Captioned) -> Captioned:
+    """The surest event, all along: parts of a single picture cannot be told apart in time."""
+    best: Event | None
+    best = max(captioned.events, key=lambda event: event.confidence or 0.0, default=None)
+    whole = () if best is None else (replace(best, start=0.0, end=captioned.duration),)
+    return replace(captioned, events=whole)
+
+
+def _read_features(entry: Path) -> FrameFeatures | None:
+    try:
+        kept = safetensors.load(entry.read_bytes())
+        facts = kept["facts"].tolist()
+        return FrameFeatures(
+            kept["features"], kept["times"], duration=facts[0], frames=int(facts[1])
+        )
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
+        return None
+
+
+def _write_features(entry: Path, features: FrameFeatures) -> None:
+    tensors = {
+        "features": features.features_TD.contiguous(),
+        "times": features.times_T.contiguous(),
+        "facts": torch.tensor([features.duration, features.frames], dtype=torch.float64),
+    }
+    try:
+        cache.make_folder(entry.parent)
+        with replacing(entry, binary=True) as file:
+            file.write(safetensors.save(tensors))
+    except OSError as error:
+        log.warning("%s: nothing is cached (%s)", entry.parent, error.strerror)
