@@ -146,11 +146,12 @@ class Captioner:
     def _load(self) -> Loaded:
         loaded = self._model
         if not isinstance(loaded, Loaded):
-            loaded = checkpoint.load(loaded, device=self.options.device)
+            options = self.options
+            loaded = checkpoint.load(loaded, device=options.device, precision=options.precision)
+        elif self.options.precision != "float32":
+            precision.convert(loaded.model, self.options.precision)
         if self.options.datastore is not None:
             loaded = loaded.with_store(open_datastore(self.options.datastore))
-        if self.options.precision != "float32":
-            precision.convert(loaded.model, self.options.precision)
         return loaded
 
     @property
