@@ -35,8 +35,9 @@ UNAVAILABLE = (AttributeError, RuntimeError, TypeError)
 
 def convert(model: Model, precision: str) -> Model:
     """Turn every T5 inside `model` (or `model` itself) to `precision`, in place."""
-    for part in [module for module in model.modules() if isinstance(module, T5)]:
-        require(precision, part.shared.weight.device)
+    parts = [module for module in model.modules() if isinstance(module, T5)]
+    require(precision, parts[0].shared.weight.device if parts else torch.device("cpu"))
+    for part in parts:
         if any(isinstance(module, Int8Linear) for module in part.modules()):
             if precision == "int8":
                 continue
