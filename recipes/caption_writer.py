@@ -67,6 +67,7 @@ from starc.decoder.pretrained import (
     llama_config,
     llama_weights,
 )
+from starc.decoder.reader import Reader
 from starc.decoder.span_head import END as END_LOGIT
 from starc.decoder.span_head import START, SpanHead, bins_of
 from starc.evaluation import score
@@ -386,6 +387,7 @@ def spans(start: Path, prepared: Path, out: Path) -> None:
     """Train the span head on the videos whose speech has real times; choose its decoding."""
     torch.set_num_threads(1)
     llama, tokenizer = start_model(start, lora=0, lora_from=0)
+    reader = Reader.of(llama)
     speech = read_transcripts(prepared / "speech.json")
     bins, wanted = dict[str, Tensor](), dict[str, VideoAnnotation]()
     parts = {name: read_references(prepared / f"{name}.json") for name in ("timed", "choose")}
@@ -394,7 +396,7 @@ def spans(start: Path, prepared: Path, out: Path) -> None:
             for name, video in videos.items():
                 if speech.get(name) and video.duration:
                     words = words_of(speech[name])
-                    bins[name] = bins_of(llama, tokenizer, words, video.duration, SpanConfig())
+                    bins[name] = bins_of(reader, tokenizer, words, video.duration, SpanConfig())
                     wanted[name] = video
     settings = SpanConfig()
     head = SpanHead(llama.settings.width, settings).eval()
@@ -563,7 +565,7 @@ def calibrate(prepared: Path, model: Path) -> None:
     writer = loaded.writer
     assert writer is not None
     plain_writer = CaptionWriter(
-        writer.llama, writer.tokenizer, replace(writer.settings, calibration=(0.0, 1.0, 0.0)),
+        writer.reader, writer.tokenizer, replace(writer.settings, calibration=(0.0, 1.0, 0.0)),
         writer.folder, writer.head,
     )  # fmt: skip
     judge, features, right = Meteor(), list[tuple[float, float]](), list[float]()

@@ -1,5 +1,6 @@
 """Search: published ids, transformers' own `generate`, batches, bad input."""
 
+import copy
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from starc.config import BeamSearch, T5Config, tiny
 from starc.decoder import incremental
 from starc.decoder.beam_search import Decoded, generate
+from starc.decoder.precision import convert
 from starc.decoder.t5 import T5
 from support.stock_t5 import stock, with_weights_of
 
@@ -240,3 +242,20 @@ def test_bad_memory() -> None:
         generate(t5, memory_BMD[:, :0], mask_BM[:, :0], BeamSearch())
     with pytest.raises(ValueError, match="21 beams need a vocabulary"):
         generate(t5, memory_BMD, mask_BM, BeamSearch(beams=21))
+
+
+@torch.no_grad()
+def test_changed_weights_are_noticed() -> None:
+    t5, search = ours(peer(0)), BeamSearch(beams=2, max_tokens=8)
+    generate(t5, *memory(1, 6), search)
+    for change in ("in place", "exchanged", "other precision"):
+        if change == "in place":
+            t5.shared.weight.mul_(-0.5)
+            t5.decoder.block[0].layer[2].DenseReluDense.wo.weight.mul_(-2.0)
+        elif change == "exchanged":
+            state = {name: tensor.flip(0) for name, tensor in t5.state_dict().items()}
+            t5.load_state_dict(state, assign=True)
+        else:
+            convert(t5, "int8")
+        fresh = copy.deepcopy(t5)
+        assert generate(t5, *memory(1, 6), search) == generate(fresh, *memory(1, 6), search)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from starc.config import WriterConfig
-from starc.decoder import quantised
+from starc.decoder import precision, quantised
 from starc.decoder.caption_writer import (
     INSIDE,
     SCRIPT_EVENTS,
@@ -22,6 +22,7 @@ from starc.decoder.caption_writer import (
     words_of,
 )
 from starc.decoder.llama import Llama
+from starc.decoder.reader import Reader, Text
 from starc.errors import CheckpointError
 from starc.inference.predict import VideoInputs, predict
 from starc.model import checkpoint
@@ -72,7 +73,7 @@ def test_plain(text: str, wanted: str) -> None:
 def writer(**settings: object) -> CaptionWriter:
     llama, _ = pair()
     made = WriterConfig(llama=TINY, max_tokens=6, **settings)  # type: ignore[arg-type]
-    return CaptionWriter(llama, byte_tokenizer(), made, Path("nowhere"))
+    return CaptionWriter(Reader.of(llama), byte_tokenizer(), made, Path("nowhere"))
 
 
 def test_neighbours_change_no_caption() -> None:
@@ -139,7 +140,7 @@ def model_folder(path: Path) -> Path:
     byte_tokenizer().save(str(path / checkpoint.WRITER_TOKENIZER))
     settings = WriterConfig(llama=llama.settings, max_tokens=5)
     loaded = checkpoint.load(path, device="cpu")
-    made = CaptionWriter(llama, byte_tokenizer(), settings, path)
+    made = CaptionWriter(Reader.of(llama), byte_tokenizer(), settings, path)
     checkpoint.save(path.parent / "whole", loaded.model, tokenizer=loaded.tokenizer,
                     store=loaded.store, writer=made)  # fmt: skip
     return path.parent / "whole"
@@ -163,6 +164,24 @@ def test_a_folder_with_a_writer_captions_and_goes_along(tmp_path: Path) -> None:
     assert again.events == after.events
     checkpoint.save(tmp_path / "without", loaded.model, tokenizer=loaded.tokenizer)
     assert checkpoint.load(tmp_path / "without", device="cpu").writer is None
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "int8"])
+def test_a_writer_in_lower_precision(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "has_bfloat16", lambda device: True)
+    folder = model_folder(tmp_path / "model")
+    exact, rough = (
+        checkpoint.load(folder, device="cpu", precision=one).writer for one in ("float32", name)
+    )
+    assert exact is not None and rough is not None
+    ids = list(range(5, 25))
+    wanted, found = (
+        one.reader.read([Text(one.reader, 20)], [ids]).float() for one in (exact, rough)
+    )
+    assert 0 < (found - wanted).norm() < 0.05 * wanted.norm()
+    assert all(caption.text for caption in rough.write([Request(SAID, [(13.0, 20.0)])])[0])
 
 
 def test_a_missing_writer_is_said(tmp_path: Path) -> None:

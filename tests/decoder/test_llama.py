@@ -10,7 +10,7 @@ from torch import Tensor
 
 from starc.config import SPECIAL_IDS, BeamSearch, LossConfig
 from starc.decoder import beam_search
-from starc.decoder.llama import Cache, CausalDecoder, Llama
+from starc.decoder.llama import Cache, CausalDecoder, Llama, merge
 from starc.model.starc import STaRC
 from support.stock_llama import TINY, byte_tokenizer, pair
 from support.tiny import batch, one, store, tiny
@@ -60,7 +60,7 @@ def test_low_rank_changes_train_alone_and_merge() -> None:
     torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3).step()
     changed = states(model, token_BL)
     assert not torch.allclose(before, changed)
-    model.merge()
+    merge(model)
     torch.testing.assert_close(states(model, token_BL), changed, atol=1e-5, rtol=0)
     assert not any("lora_" in name for name in model.state_dict())
 

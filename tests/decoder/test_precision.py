@@ -132,7 +132,7 @@ def test_other_torches_fall_back_to_plain_products(
     golden = torch.load(data / "model/case_F50_B2.pt")["gen"]
     memory = golden["gen_enc_concat#0"], golden["gen_enc_mask#0"]
     search = BeamSearch(max_tokens=20)
-    assert not precision.has_int8_product() and not precision.has_packed_linear()
+    assert not precision.has_int8_product() and not precision.has_packed_linear(torch.float32)
     plain = generate(convert(published(data), name), *memory, search)
     monkeypatch.undo()
     precision.has_int8_product.cache_clear()
@@ -146,7 +146,7 @@ def test_other_torches_fall_back_to_plain_products(
 def test_this_torch_has_the_fast_products() -> None:
     if not torch.backends.mkldnn.is_available():
         pytest.skip("this torch was built without oneDNN")
-    assert precision.has_packed_linear()
+    assert precision.has_packed_linear(torch.float32)
 
 
 def test_unknown_or_impossible_precision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from starc.config import SpanConfig
 from starc.decoder.llama import Llama
+from starc.decoder.reader import Reader
 from starc.decoder.span_head import END, INSIDE, START, SpanHead, bins_of
 from support.stock_llama import TINY, byte_tokenizer
 
@@ -50,12 +51,12 @@ def test_the_best_set_is_found(seed: int) -> None:
 
 def test_words_go_into_their_bins() -> None:
     torch.manual_seed(0)
-    llama, tokenizer = Llama(TINY).eval(), byte_tokenizer()
+    reader, tokenizer = Reader.of(Llama(TINY)), byte_tokenizer()
     words = [(0.5, "add"), (1.0, "the"), (9.0, "onions"), (99.0, "late")]
     with torch.no_grad():
-        bins_TD = bins_of(llama, tokenizer, words, 11.0, SETTINGS)
-        token_1L = torch.tensor([tokenizer.encode(" add the onions late").ids])
-        states_LD = llama.first_layers(llama.embed(token_1L), SETTINGS.layers)[0]
+        bins_TD = bins_of(reader, tokenizer, words, 11.0, SETTINGS)
+        ids = tokenizer.encode(" add the onions late").ids
+        states_LD = reader.first_layers(ids, SETTINGS.layers)
     assert bins_TD.shape == (6, TINY.width + 2)
     tokens = [len(tokenizer.encode(f" {text}").ids) for _, text in words]
     first_LD = F.layer_norm(states_LD[: tokens[0] + tokens[1]], (TINY.width,))
@@ -72,7 +73,7 @@ def test_words_go_into_their_bins() -> None:
 
 
 def test_silence_has_no_words() -> None:
-    bins_TD = bins_of(Llama(TINY).eval(), byte_tokenizer(), [], 7.0, SETTINGS)
+    bins_TD = bins_of(Reader.of(Llama(TINY)), byte_tokenizer(), [], 7.0, SETTINGS)
     assert not bins_TD[:, :-1].any()
     with torch.no_grad():
         assert head()(bins_TD[None]).shape == (1, 4, 3)

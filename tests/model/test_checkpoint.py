@@ -7,6 +7,8 @@ import dataclasses
 import json
 import os
 import socket
+import subprocess
+import sys
 import time
 import zipfile
 from pathlib import Path
@@ -22,6 +24,7 @@ from tokenizers.models import WordLevel
 from starc import config as configs
 from starc.config import to_dict
 from starc.errors import CheckpointError, ConfigError
+from starc.inference.pipeline import EMBEDDED
 from starc.media import encoders
 from starc.model import checkpoint, published
 from starc.model.starc import STaRC
@@ -34,6 +37,15 @@ def saved(tmp_path: Path) -> Path:
     tokenizer = Tokenizer(WordLevel({"<unk>": 0, "stir": 1}, unk_token="<unk>"))
     checkpoint.save(tmp_path / "model", STaRC(tiny()), tokenizer=tokenizer, store=store())
     return tmp_path / "model"
+
+
+def test_loading_draws_no_numbers_and_imports_no_compiler() -> None:
+    code = (
+        "import sys; from pathlib import Path; from starc.model import checkpoint;"
+        f"checkpoint.load(Path({str(EMBEDDED)!r}), device='cpu');"
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def write(path: Path, content: Any) -> Path:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,10 +28,9 @@ from typing import NamedTuple
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from starc.config import WriterConfig
-from starc.decoder.llama import Cache, Llama
+from starc.decoder.reader import Reader, Text
 from starc.decoder.span_head import INSIDE as INSIDE_LOGIT
 from starc.decoder.span_head import SpanHead, TimedSpan, bins_of
 from starc.types import Sentence
@@ -41,8 +41,8 @@ SCRIPT_EVENTS = 6
 """Most events of one text; longer videos are several."""
 INTRO, BEFORE, INSIDE, AFTER = 24, 28, 70, 10
 """Most words read: at the start of the video, before, inside and after a span."""
-AT_ONCE = 16
-"""Texts that are written together."""
+AT_ONCE = 12
+"""Texts that are written at the same time; each holds some 35 MB of keys and values."""
 
 
 class Word(NamedTuple):
@@ -130,19 +130,25 @@ class _Row:
     captions: list[list[int]] = field(default_factory=list)
     logs: list[float] = field(default_factory=list)
 
+    def next_block(self) -> list[int]:
+        """What is read before the next caption, which begins."""
+        self.captions.append([])
+        self.logs.append(0.0)
+        return self.blocks[len(self.captions) - 1]
+
 
 class CaptionWriter:
     """A language model that captions spans."""
 
     def __init__(
         self,
-        llama: Llama,
+        reader: Reader,
         tokenizer: Tokenizer,
         settings: WriterConfig,
         folder: Path,
         head: SpanHead | None = None,
     ) -> None:
-        self.llama, self.tokenizer, self.settings = llama.eval(), tokenizer, settings
+        self.reader, self.tokenizer, self.settings = reader, tokenizer, settings
         self.folder = folder
         """Where its files are."""
         self.head = None if head is None else head.eval()
@@ -158,10 +164,7 @@ class CaptionWriter:
                 read = blocks(words, [request.spans[n] for n in script], retrieved)
                 read_ids = [self._encode(text) for text in read]
                 rows.append((number, script, _Row(read_ids)))
-        # Texts of similar length go together: less padding, the same captions.
-        order = sorted(rows, key=lambda row: (len(row[1]), sum(map(len, row[2].blocks))))
-        for first in range(0, len(order), AT_ONCE):
-            self._write([row for _, _, row in order[first : first + AT_ONCE]])
+        self._write([row for _, _, row in rows])
         written = [[Caption("", 0.0)] * len(request.spans) for request in requests]
         for number, script, row in rows:
             for n, ids, log in zip(script, row.captions, row.logs, strict=True):
@@ -183,7 +186,7 @@ class CaptionWriter:
         """
         assert self.head is not None
         settings = self.head.settings
-        bins_TD = bins_of(self.llama, self.tokenizer, words_of(sentences), duration, settings)
+        bins_TD = bins_of(self.reader, self.tokenizer, words_of(sentences), duration, settings)
         logits_T3 = self.head(bins_TD[None])[0]
         return self.head.spans(logits_T3, duration), logits_T3[:, INSIDE_LOGIT].sigmoid()
 
@@ -199,44 +202,23 @@ class CaptionWriter:
 
     @torch.inference_mode()
     def _write(self, rows: Sequence[_Row]) -> None:
-        """Event by event: all rows read their next block, then write until their lines end."""
-        weight = self.llama.model.embed_tokens.weight
-        cache = Cache.empty(self.llama.settings, len(rows), weight)
-        ended: list[list[int]] = [[] for _ in rows]  # what ends a line, to be read first
-        for event in range(max(len(row.blocks) for row in rows)):
-            going = [n for n, row in enumerate(rows) if event < len(row.blocks)]
-            if len(going) < len(rows):
-                cache.select(torch.tensor(going, device=weight.device))
-                rows, ended = [rows[n] for n in going], [ended[n] for n in going]
-            given = [[*end, *row.blocks[event]] for end, row in zip(ended, rows, strict=True)]
-            last_BD = self._read(cache, given)
-            for row in rows:
-                row.captions.append([])
-                row.logs.append(0.0)
-            writing = list(range(len(rows)))
-            while writing:
-                score_BV = self.llama.logits(last_BD).log_softmax(-1)
-                tokens = [
-                    self._next(rows[n], score_V)
-                    for n, score_V in zip(writing, score_BV, strict=True)
-                ]
-                still = [m for m, token in enumerate(tokens) if token != self.newline]
-                if not still:
-                    break
-                writing, tokens = [writing[m] for m in still], [tokens[m] for m in still]
-                given = [[] for _ in rows]
-                for n, token in zip(writing, tokens, strict=True):
-                    given[n] = [token]
-                last_BD = self._read(cache, given)[writing]
-            ended = [[self.newline] for _ in rows]
-
-    def _read(self, cache: Cache, given: Sequence[Sequence[int]]) -> Tensor:
-        """Read these ids, none in some rows; the state after each row's last one."""
-        device = cache.length_B.device
-        length_B = torch.tensor([len(ids) for ids in given], device=device)
-        token_BL = pad_sequence([torch.tensor(ids or [0]) for ids in given], True).to(device)
-        states_BLD: Tensor = self.llama(self.llama.embed(token_BL), cache, length_B)
-        return states_BLD[torch.arange(len(given), device=device), (length_B - 1).clamp_min(0)]
+        """Each text reads a block, writes until its line ends, and goes on at its own pace."""
+        waiting, going = deque(rows), list[tuple[_Row, Text, list[int]]]()
+        while waiting or going:
+            while waiting and len(going) < AT_ONCE:
+                row = waiting.popleft()
+                room = (self.settings.max_tokens + 1) * len(row.blocks)
+                text = Text(self.reader, sum(map(len, row.blocks)) + room)
+                going.append((row, text, row.next_block()))
+            last_BD = self.reader.read([text for _, text, _ in going], [ids for *_, ids in going])
+            score_BV = self.reader.logits(last_BD).log_softmax(-1)
+            read, going = going, []
+            for (row, text, _), score_V in zip(read, score_BV, strict=True):
+                token = self._next(row, score_V)
+                if token != self.newline:
+                    going.append((row, text, [token]))
+                elif len(row.captions) < len(row.blocks):
+                    going.append((row, text, [token, *row.next_block()]))
 
     def _next(self, row: _Row, score_V: Tensor) -> int:
         """The likeliest token that repeats nothing, noted down; or the end of the line."""

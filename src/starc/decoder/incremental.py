@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -43,10 +44,50 @@ class _Layer(NamedTuple):
     down: Linear
 
 
+class _Fused(NamedTuple):
+    """What was made of the weights of a decoder, and of which state of them."""
+
+    layers: list[_Layer]
+    output: Linear
+    state: object
+    weights: list[Tensor]
+    """Held, so that no other tensor gets the address of one of them."""
+
+
+_FUSED: WeakKeyDictionary[T5, _Fused] = WeakKeyDictionary()
+
+
+def _fused(t5: T5, *, rows: int) -> _Fused:
+    """Layers and output layer as functions; made again only when the weights have changed."""
+    weights = [t5.table_VD, *t5.decoder.parameters(), *t5.decoder.buffers()]
+    state = rows > 1, t5.head, [
+        (id(it), it.data_ptr(), it.dtype, 0 if it.is_inference() else it._version) for it in weights
+    ]  # fmt: skip
+    made = _FUSED.get(t5)
+    if made is not None and made.state == state:
+        return made
+    fused, layers = partial(fused_linear, rows=rows), list[_Layer]()
+    for block in t5.decoder.block:
+        own, cross, feed = block.layer
+        attention, memory, dense = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
+        layers.append(
+            _Layer(
+                own.layer_norm, fused([attention.q, attention.k, attention.v]),
+                fused([attention.o]),
+                cross.layer_norm, fused([memory.q]), fused([memory.o]),
+                feed.layer_norm, fused([dense[name] for name in block.up]), block.act,
+                fused([dense.wo]),
+            )
+        )  # fmt: skip
+    output = fused([t5.head or t5.lm_head or t5.shared])
+    _FUSED[t5] = made = _Fused(layers, output, state, weights)
+    return made
+
+
 class IncrementalDecoder:
     """The state of decoding B videos with K beams each; `step` after `step`, `choose` between.
 
-    All tensors of heads are kept as [B·H, ...], keys with their width before the slots.
+    Keys and values are kept as [B·H, d, slots].
     """
 
     def __init__(self, t5: T5, memory_BMD: Tensor, memory_mask_BM: Tensor, *, beams: int) -> None:
@@ -55,21 +96,8 @@ class IncrementalDecoder:
         self.t5, self.videos, self.beams = t5, len(memory_BMD), beams
         self.heads, self.width = settings.heads, settings.head_width
         self.dtype = t5.shared.weight.dtype
-        fused = partial(fused_linear, rows=self.videos * beams)
-        self.layers: list[_Layer] = []
-        for block in t5.decoder.block:
-            own, cross, feed = block.layer
-            attention, memory, dense = own.SelfAttention, cross.EncDecAttention, feed.DenseReluDense
-            self.layers.append(
-                _Layer(
-                    own.layer_norm, fused([attention.q, attention.k, attention.v]),
-                    fused([attention.o]),
-                    cross.layer_norm, fused([memory.q]), fused([memory.o]),
-                    feed.layer_norm, fused([dense[name] for name in block.up]), block.act,
-                    fused([dense.wo]),
-                )
-            )  # fmt: skip
-        self.output = fused([t5.head or t5.lm_head or t5.shared])
+        fused = _fused(t5, rows=self.videos * beams)
+        self.layers, self.output = fused.layers, fused.output
         self._read_memory(memory_BMD, memory_mask_BM)
         self.steps = self.used = 0
         self.bias_HL = torch.empty(0)
@@ -77,8 +105,7 @@ class IncrementalDecoder:
         self.position_BS = torch.zeros(self.videos, 0, dtype=torch.long, device=device)
         rows = self.videos * self.heads
         empty = torch.empty(rows, self.width, 0, dtype=self.dtype, device=device)
-        self.keys = [empty for _ in self.layers]
-        self.values = [empty.mT for _ in self.layers]
+        self.keys, self.values = ([empty for _ in self.layers] for _ in ("keys", "values"))
 
     def _read_memory(self, memory_BMD: Tensor, memory_mask_BM: Tensor) -> None:
         """Keys and values of the memory, once for all steps and beams of a video.
@@ -92,12 +119,13 @@ class IncrementalDecoder:
         real_BMD = F.pad(real_BMD, (0, 0, 0, longest - real_BMD.shape[1])).to(self.dtype)
         beyond_BM = torch.arange(longest, device=lengths.device) >= lengths[:, None]
         real_BMD = real_BMD.masked_fill(beyond_BM[..., None], 0.0)
-        self.memory_bias_BM = beyond_BM.to(self.dtype).masked_fill(beyond_BM, float("-inf"))
+        bias_BM = beyond_BM.to(self.dtype).masked_fill(beyond_BM, float("-inf"))
+        self.memory_bias_N1M = bias_BM[:, None].repeat_interleave(self.heads, dim=0)
         self.memory_keys, self.memory_values = [], []
         for block in self.t5.decoder.block:
             attention = block.layer[1].EncDecAttention
             self.memory_keys.append(self._split(attention.k(real_BMD)).mT.contiguous())
-            self.memory_values.append(self._split(attention.v(real_BMD)).contiguous())
+            self.memory_values.append(self._split(attention.v(real_BMD)).mT.contiguous())
 
     def _split(self, x_BLE: Tensor) -> Tensor:
         """[B, L, H·d] -> [B·H, L, d]."""
@@ -107,9 +135,9 @@ class IncrementalDecoder:
     def _attend(self, query_BKE: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         """softmax(q k + bias) v as [B·K, H·d]; T5 folds the usual scale into its weights."""
         scores = torch.baddbmm(bias, self._split(query_BKE), keys)
-        out = torch.bmm(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)
-        out_BHKd = out.view(self.videos, self.heads, *out.shape[1:])
-        return out_BHKd.transpose(1, 2).reshape(-1, self.heads * self.width)
+        weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
+        out_BEK = torch.bmm(values, weights.mT).view(self.videos, self.heads * self.width, -1)
+        return out_BEK.mT.reshape(-1, self.heads * self.width)
 
     def step(self, token_BK: Tensor) -> Tensor:
         """Logits [B, K, V] of the tokens that follow, in float32."""
@@ -131,19 +159,18 @@ class IncrementalDecoder:
             stranger_BKS[:, None], float("-inf")
         )
         bias_NKS = bias_BHKS.flatten(0, 1)
-        memory_bias_N1M = self.memory_bias_BM[:, None].repeat_interleave(self.heads, dim=0)
         x_BD = self.t5.shared(token_BK.reshape(-1))
         for index, layer in enumerate(self.layers):
             qkv_BKE = layer.self_qkv(layer.self_norm(x_BD)).view(self.videos, self.beams, -1)
             query_BKE, key_BKE, value_BKE = qkv_BKE.chunk(3, dim=2)
             keys, values = self.keys[index], self.values[index]
             keys[:, :, written] = self._split(key_BKE).mT
-            values[:, written] = self._split(value_BKE)
-            read = self._attend(query_BKE, keys[:, :, :slots], values[:, :slots], bias_NKS)
+            values[:, :, written] = self._split(value_BKE).mT
+            read = self._attend(query_BKE, keys[..., :slots], values[..., :slots], bias_NKS)
             x_BD = x_BD + layer.self_out(read)
             query_BKE = layer.cross_q(layer.cross_norm(x_BD)).view(self.videos, self.beams, -1)
             memory = self.memory_keys[index], self.memory_values[index]
-            x_BD = x_BD + layer.cross_out(self._attend(query_BKE, *memory, memory_bias_N1M))
+            x_BD = x_BD + layer.cross_out(self._attend(query_BKE, *memory, self.memory_bias_N1M))
             x_BD = x_BD + layer.down(layer.activation(layer.up(layer.norm(x_BD))))
         states_BD = self.t5.decoder.final_layer_norm(x_BD) * self.t5.scale
         self.steps += 1
@@ -157,9 +184,9 @@ class IncrementalDecoder:
     def keep(self, videos: Tensor) -> None:
         """Go on with these videos only (indices into the current ones)."""
         self.ancestor_BKS, self.position_BS = self.ancestor_BKS[videos], self.position_BS[videos]
-        self.memory_bias_BM = self.memory_bias_BM[videos]
         head_H = torch.arange(self.heads, device=videos.device)
         rows = (videos[:, None] * self.heads + head_H).view(-1)
+        self.memory_bias_N1M = self.memory_bias_N1M[rows]
         for cache in (self.keys, self.values, self.memory_keys, self.memory_values):
             for index, tensor in enumerate(cache):
                 cache[index] = tensor[rows]
@@ -177,10 +204,9 @@ class IncrementalDecoder:
         order_BKS = order_BS[:, None].expand(-1, self.beams, -1)
         self.ancestor_BKS = F.pad(self.ancestor_BKS.gather(2, order_BKS), (0, room))
         self.position_BS = F.pad(self.position_BS.gather(1, order_BS), (0, room))
-        order_NS = order_BS.repeat_interleave(self.heads, dim=0)
-        order_NdS = order_NS[:, None].expand(-1, self.width, -1)
-        order_NSd = order_NS[..., None].expand(-1, -1, self.width)
-        for index in range(len(self.layers)):
-            self.keys[index] = F.pad(self.keys[index].gather(2, order_NdS), (0, room))
-            self.values[index] = F.pad(self.values[index].gather(1, order_NSd), (0, 0, 0, room))
+        order_N1S = order_BS.repeat_interleave(self.heads, dim=0)[:, None]
+        order_NdS = order_N1S.expand(-1, self.width, -1)
+        for cache in (self.keys, self.values):
+            for index, tensor in enumerate(cache):
+                cache[index] = F.pad(tensor.gather(2, order_NdS), (0, room))
         self.used = kept

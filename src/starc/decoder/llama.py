@@ -64,7 +64,7 @@ class Cache:
         self.length_B = self.length_B[row_R]
 
 
-class _Positions:
+class Positions:
     """Positions of the tokens at hand: their rotations, and which keys each may see."""
 
     def __init__(self, settings: LlamaConfig, position_BL: Tensor, keys: int | None) -> None:
@@ -105,7 +105,8 @@ class LoRALinear(nn.Linear):
         super().__init__(inputs, outputs, bias=False)
         self.lora_A = self.lora_B = None
         if rank:
-            self.lora_A = nn.Parameter(torch.randn(rank, inputs) / inputs**0.5)
+            self.lora_A = nn.Parameter(torch.empty(rank, inputs))
+            nn.init.normal_(self.lora_A, std=inputs**-0.5)
             self.lora_B = nn.Parameter(torch.zeros(outputs, rank))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ class LoRALinear(nn.Linear):
     def merge(self) -> None:
         """Put B A into W."""
         if self.lora_A is not None and self.lora_B is not None:
-            self.weight += self.lora_B @ self.lora_A
+            self.weight.addmm_(self.lora_B, self.lora_A)
             self.lora_A = self.lora_B = None
 
 
@@ -136,7 +137,7 @@ class Attention(nn.Module):
         self.o_proj = LoRALinear(wide, settings.width, rank)
 
     def forward(
-        self, x_BLD: Tensor, positions: _Positions, cache: Cache | None, layer: int
+        self, x_BLD: Tensor, positions: Positions, cache: Cache | None, layer: int
     ) -> Tensor:
         query_BNLH = positions.rotate(self._heads(self.q_proj(x_BLD)))
         key_BGLH = positions.rotate(self._heads(self.k_proj(x_BLD)))
@@ -187,7 +188,7 @@ class Layer(nn.Module):
         self.mlp = FeedForward(settings, rank)
 
     def forward(
-        self, x_BLD: Tensor, positions: _Positions, cache: Cache | None, layer: int
+        self, x_BLD: Tensor, positions: Positions, cache: Cache | None, layer: int
     ) -> Tensor:
         x_BLD = x_BLD + self.self_attn(self.input_layernorm(x_BLD), positions, cache, layer)
         out_BLD: Tensor = x_BLD + self.mlp(self.post_attention_layernorm(x_BLD))
@@ -237,7 +238,7 @@ class Llama(nn.Module):
             position_BL = position_BL + cache.length_B[:, None]
             keys = int(position_BL.max()) + 1
             cache.reserve(keys)
-        positions = _Positions(self.settings, position_BL, keys)
+        positions = Positions(self.settings, position_BL, keys)
         for n, layer in enumerate(self.model.layers):
             if self.training and self.settings.recompute and cache is None:
                 x_BLD = checkpoint(layer, x_BLD, positions, None, n, use_reentrant=False)
@@ -248,23 +249,16 @@ class Llama(nn.Module):
         states_BLD: Tensor = self.model.norm(x_BLD)
         return states_BLD
 
-    def first_layers(self, x_BLD: Tensor, layers: int) -> Tensor:
-        """States after so many layers, without a norm."""
-        position_BL = torch.arange(x_BLD.shape[1], device=x_BLD.device).expand(len(x_BLD), -1)
-        positions = _Positions(self.settings, position_BL, None)
-        for n, layer in enumerate(self.model.layers[:layers]):
-            x_BLD = layer(x_BLD, positions, None, n)
-        return x_BLD
-
     def logits(self, states: Tensor) -> Tensor:
         """Scores of all text ids for states [..., D]."""
         return F.linear(states, self.model.embed_tokens.weight)
 
-    def merge(self) -> None:
-        """Put all low-rank changes into the weights."""
-        for module in self.modules():
-            if isinstance(module, LoRALinear):
-                module.merge()
+
+def merge(part: nn.Module) -> None:
+    """Put all low-rank changes of a model or a layer into its weights."""
+    for module in part.modules():
+        if isinstance(module, LoRALinear):
+            module.merge()
 
 
 class CausalDecoder(nn.Module):

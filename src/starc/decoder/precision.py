@@ -1,10 +1,11 @@
-"""Arithmetic of the T5 at inference: float32, or by choice bfloat16 or int8.
+"""Arithmetic of the language model at inference: float32, or by choice bfloat16 or int8.
 
 In: a loaded model. Out: the same model whose T5 computes in the asked precision; everything that
-finds segments and captions stays in float32, so only the words can change. int8 is dynamic: each
-row of weights and each token's activations have their own scale, so a video's result does not
-depend on its neighbours. Neither is exact: tests/decoder/test_precision.py and
-benchmarks/decoding.py say by how much. Convert after loading; a converted model is not saved.
+finds segments and captions stays in float32, so only the words can change. The layers of a caption
+writer are lowered one by one as they are loaded (model/checkpoint.py). int8 is dynamic: each row of
+weights and each token's activations have their own scale, so a video's result does not depend on
+its neighbours. Neither is exact: tests/decoder/test_precision.py and benchmarks/decoding.py say by
+how much. Convert after loading; a converted model is not saved.
 
 The fast products are private operators of torch (oneDNN). Each is tried out once; where it is
 missing or wrong, a plain product of the same numbers takes its place.
@@ -30,43 +31,46 @@ INT8_ROWS = 64
 """Output rows are padded to multiples of this: the output layer takes half the time."""
 UNAVAILABLE = (AttributeError, RuntimeError, TypeError)
 """A private operator that is missing, not for this processor, or changed."""
-PACKED_ROWS = 4
-"""From so many rows on, a product with weights in the processor's own layout is faster."""
 
 
 def convert(model: Model, precision: str) -> Model:
     """Turn every T5 inside `model` (or `model` itself) to `precision`, in place."""
-    if precision not in get_args(Precision):
-        raise ConfigError(
-            f"precision {precision!r}: unknown; choose one of {', '.join(get_args(Precision))}"
-        )
-    for part in [module for module in model.modules() if isinstance(module, T5)]:
-        device = part.shared.weight.device
+    parts = [module for module in model.modules() if isinstance(module, T5)]
+    require(precision, parts[0].shared.weight.device if parts else torch.device("cpu"))
+    for part in parts:
         if any(isinstance(module, Int8Linear) for module in part.modules()):
             if precision == "int8":
                 continue
             raise ConfigError(f"precision {precision!r}: the model is int8 already; load it again")
-        if precision == "bfloat16":
-            if not has_bfloat16(device):
-                raise ConfigError(
-                    "precision 'bfloat16': this processor has no bfloat16 arithmetic and would be "
-                    "several times slower; use float32 or int8"
-                )
-            part.to(torch.bfloat16)
-        elif precision == "int8":
-            if device.type != "cpu":
-                raise ConfigError(
-                    f"precision 'int8': for processors only (found {device}); use bfloat16"
-                )
-            # Both stacks and the output layer; what is embedded stays in float32.
-            for module in list(part.float().modules()):
-                for name, child in module.named_children():
-                    if isinstance(child, nn.Linear):
-                        setattr(module, name, Int8Linear.of(child.weight))
+        lower(part, precision)
+        if precision == "int8":
             part.head = part.lm_head or Int8Linear.of(part.shared.weight)
-        else:
-            part.float()
     return model
+
+
+def require(precision: str, device: torch.device) -> None:
+    """Refuse a precision that is unknown or that the device does not have."""
+    if precision not in get_args(Precision):
+        raise ConfigError(
+            f"precision {precision!r}: unknown; choose one of {', '.join(get_args(Precision))}"
+        )
+    if precision == "bfloat16" and not has_bfloat16(device):
+        raise ConfigError(
+            "precision 'bfloat16': this processor has no bfloat16 arithmetic and would be "
+            "several times slower; use float32 or int8"
+        )
+    if precision == "int8" and device.type != "cpu":
+        raise ConfigError(f"precision 'int8': for processors only (found {device}); use bfloat16")
+
+
+def lower(part: nn.Module, precision: str) -> None:
+    """Turn the linear layers of `part` to `precision`; with bfloat16 all the rest, too."""
+    part.to(torch.bfloat16 if precision == "bfloat16" else torch.float32)
+    if precision == "int8":
+        for module in list(part.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.Linear):
+                    setattr(module, name, Int8Linear.of(child.weight))
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -152,9 +156,10 @@ def has_int8_product() -> bool:
 
 
 @cache
-def has_packed_linear() -> bool:
-    """Whether this torch has the float32 product with weights in the processor's layout."""
-    weight_VD, x_ND = torch.arange(12.0).view(3, 4), torch.arange(8.0).view(2, 4)
+def has_packed_linear(dtype: torch.dtype) -> bool:
+    """Whether this torch has the product with weights in the processor's layout."""
+    weight_VD = torch.arange(12.0, dtype=dtype).view(3, 4)
+    x_ND = torch.arange(8.0, dtype=dtype).view(2, 4)
     try:
         return torch.allclose(packed_linear(weight_VD, len(x_ND))(x_ND), F.linear(x_ND, weight_VD))
     except UNAVAILABLE:
@@ -170,7 +175,7 @@ def packed_linear(weight_VD: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
 def fused_linear(modules: Sequence[nn.Module], *, rows: int) -> Callable[[Tensor], Tensor]:
     """Linear layers of the same input as one product for inference; their outputs side by side.
 
-    Weights are laid out for products with `rows` rows, which pays for itself after about 15 calls.
+    Weights are laid out for products with `rows` rows, which pays for itself after 15 to 30 calls.
     """
     if len(modules) == 1 and isinstance(modules[0], Int8Linear):
         return modules[0]
@@ -180,9 +185,13 @@ def fused_linear(modules: Sequence[nn.Module], *, rows: int) -> Callable[[Tensor
         return Int8Linear(
             weight_VD, torch.cat([cast(Tensor, module.scale_V) for module in modules])
         )
-    packable = weight_VD.dtype == torch.float32 and weight_VD.device.type == "cpu"
-    if packable and rows >= PACKED_ROWS and has_packed_linear():
-        return packed_linear(weight_VD, rows)
+    if weight_VD.device.type == "cpu":
+        if rows == 1 and weight_VD.dtype == torch.float32:
+            # One row is a sum of weights: the longer side of the matrix wants to be contiguous.
+            wide = len(weight_VD) > weight_VD.shape[1]
+            return partial(F.linear, weight=weight_VD.T.contiguous().T if wide else weight_VD)
+        if has_packed_linear(weight_VD.dtype):
+            return packed_linear(weight_VD, rows)
     return partial(F.linear, weight=weight_VD)
 
 

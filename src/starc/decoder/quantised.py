@@ -48,6 +48,18 @@ def to_8_bits(weight_OI: Tensor) -> dict[str, Tensor]:
     return {"q8": q_OI[:, None], "scale": scale_O1}
 
 
+def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of what `unpack` gives."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, tensor in tensors.items():
+        base, _, kind = name.rpartition(".")
+        if kind in ("q4", "q8"):
+            found[base] = len(tensor), tensor[0].numel() * (2 if kind == "q4" else 1)
+        elif kind not in ("scale", "least"):
+            found[name] = tuple(tensor.shape)
+    return found
+
+
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """All tensors of a file in float32 under their own names."""
     state: dict[str, Tensor] = {}
@@ -60,8 +72,11 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         try:
             scale_OK1 = tensors[f"{base}.scale"].float()[..., None]
             if kind == "q4":
-                q_OKG = torch.cat([tensor & 15, tensor >> 4], dim=-1)
-                weight_OKG = q_OKG * scale_OK1 + tensors[f"{base}.least"].float()[..., None]
+                weight_OKG = scale_OK1.new_empty((*tensor.shape[:2], 2 * tensor.shape[2]))
+                low_OKP, high_OKP = weight_OKG.chunk(2, dim=-1)
+                low_OKP.copy_(tensor & 15)
+                high_OKP.copy_(tensor >> 4)
+                weight_OKG.mul_(scale_OK1).add_(tensors[f"{base}.least"].float()[..., None])
             else:
                 weight_OKG = tensor * scale_OK1
         except (KeyError, RuntimeError) as error:

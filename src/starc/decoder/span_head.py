@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from starc.config import SpanConfig
-from starc.decoder.llama import Llama
+from starc.decoder.reader import Reader
 
 CHUNK, CONTEXT = 768, 128
 """Tokens whose states are computed at once, and tokens read again before them."""
@@ -99,7 +99,7 @@ class SpanHead(nn.Module):
 
 
 def bins_of(
-    llama: Llama,
+    reader: Reader,
     tokenizer: Tokenizer,
     words: Sequence[tuple[float, str]],
     duration: float,
@@ -115,14 +115,13 @@ def bins_of(
         some = tokenizer.encode(f" {text}", add_special_tokens=False).ids
         ids += some
         bin_of += [min(count - 1, int(time // settings.bin))] * len(some)
-    device = llama.model.norm.weight.device
-    sum_TD = torch.zeros(count, llama.settings.width, device=device)
+    device = reader.device
+    sum_TD = torch.zeros(count, reader.settings.width, device=device)
     tokens_T = torch.zeros(count, device=device)
     for first in range(0, len(ids), CHUNK):
         context = max(0, first - CONTEXT)
-        token_1L = torch.tensor([ids[context : first + CHUNK]], device=device)
-        x_LD = llama.first_layers(llama.embed(token_1L), settings.layers)[0, first - context :]
-        x_LD = F.layer_norm(x_LD.float(), x_LD.shape[1:])
+        x_LD = reader.first_layers(ids[context : first + CHUNK], settings.layers)
+        x_LD = F.layer_norm(x_LD[first - context :].float(), x_LD.shape[1:])
         bin_L = torch.tensor(bin_of[first : first + CHUNK], device=device)
         sum_TD.index_add_(0, bin_L, x_LD)
         tokens_T.index_add_(0, bin_L, torch.ones_like(bin_L, dtype=torch.float32))

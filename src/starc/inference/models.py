@@ -71,11 +71,11 @@ class Models:
     def _loaded(self) -> Loaded:
         loaded, options = self.given, self.options
         if isinstance(loaded, Path):
-            loaded = checkpoint.load(loaded, device=options.device)
+            loaded = checkpoint.load(loaded, device=options.device, precision=options.precision)
+        elif options.precision != "float32":
+            precision.convert(loaded.model, options.precision)
         if options.datastore is not None:
             loaded = loaded.with_store(open_datastore(options.datastore))
-        if options.precision != "float32":
-            precision.convert(loaded.model, options.precision)
         return loaded
 
     @functools.cached_property

@@ -11,7 +11,7 @@ import argparse
 import json
 import pickle
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from starc.config import MODEL_VERSION, Config, WriterConfig, apply_overrides, to_dict
 from starc.decoder.caption_writer import CaptionWriter
-from starc.decoder.llama import Llama
-from starc.decoder.quantised import to_8_bits, unpack
+from starc.decoder.llama import Llama, merge
+from starc.decoder.precision import convert, lower, require
+from starc.decoder.quantised import shapes, to_8_bits, unpack
+from starc.decoder.reader import Reader
 from starc.decoder.span_head import SpanHead
 from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
@@ -156,7 +159,9 @@ def save(
         raise CheckpointError(f"{folder}: not saved ({error}); what was there is intact") from error
 
 
-def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
+def load(
+    folder_or_hub_id: Path | str, *, device: str = "auto", precision: str = "float32"
+) -> Loaded:
     """The model of a folder, or of a model hub, in evaluation mode.
 
     Strict: every parameter must be there with its shape, and nothing else. Numbers stored in half
@@ -165,15 +170,15 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
     folder = find(folder_or_hub_id)
     try:
         config = read_config(folder)
-        state = unpack(load_file(folder / WEIGHTS))
+        tensors = load_file(folder / WEIGHTS)
     except FileNotFoundError:
         raise CheckpointError(f"{folder}: no {WEIGHTS}; is this a model folder?") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder / WEIGHTS}: unreadable ({error}); copy it again") from None
-    with torch.device("meta"):  # no random numbers for weights that are about to be read
+    with torch.device("meta"), _NoInitialValues():
         model = STaRC(config)
-    _require_same(str(folder / WEIGHTS), model.state_dict(), state)
-    model.load_state_dict(state, assign=True)
+    _require_same(str(folder / WEIGHTS), model.state_dict(), shapes(tensors))
+    model.load_state_dict(unpack(tensors), assign=True)
     tokenizer_file, store_folder = folder / TOKENIZER, recover(folder / DATASTORE)
     tokenizer = read_tokenizer(tokenizer_file) if tokenizer_file.is_file() else None
     joint = None
@@ -182,10 +187,13 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
             raise CheckpointError(f"{folder}: no {JOINT} or {TOKENIZER}; copy all of its files")
         joint = JointSpace.load(folder / JOINT, tokenizer)
     store = open_datastore(store_folder) if store_folder.is_dir() else None
-    where = find_device(device)
+    where, writer = find_device(device), None
+    convert(model.to(where), precision)
+    if config.writer is not None:
+        writer = load_writer(folder, config.writer, where, precision)
     return Loaded(
-        model=model.to(where).eval(),
-        writer=None if config.writer is None else load_writer(folder, config.writer, where),
+        model=model.eval(),
+        writer=writer,
         tokenizer=tokenizer,
         store=store,
         folder=folder,
@@ -194,24 +202,44 @@ def load(folder_or_hub_id: Path | str, *, device: str = "auto") -> Loaded:
     )
 
 
-def load_writer(folder: Path, settings: WriterConfig, device: torch.device) -> CaptionWriter:
+def load_writer(
+    folder: Path, settings: WriterConfig, device: torch.device, precision: str = "float32"
+) -> CaptionWriter:
     """The caption writer in a model folder, its low-rank changes put into its weights."""
-    try:
-        state = unpack(load_file(folder / WRITER))
-    except (FileNotFoundError, SafetensorError, CheckpointError) as error:
-        raise CheckpointError(f"{folder / WRITER}: unreadable ({error}); copy it again") from None
-    with torch.device("meta"):
+    require(precision, device)
+    with torch.device("meta"), _NoInitialValues():
         llama = Llama(settings.llama)
         parts = nn.ModuleDict({"llama": llama})
         if settings.spans is not None:
             parts["head"] = SpanHead(settings.llama.width, settings.spans)
-    _require_same(str(folder / WRITER), parts.state_dict(), state)
-    parts.load_state_dict(state, assign=True)
-    llama.merge()
-    parts.to(device)
-    head = parts["head"] if settings.spans is not None else None
+    try:
+        tensors = load_file(folder / WRITER)
+    except (FileNotFoundError, SafetensorError) as error:
+        raise CheckpointError(f"{folder / WRITER}: unreadable ({error}); copy it again") from None
+    _require_same(str(folder / WRITER), parts.state_dict(), shapes(tensors))
+
+    def filled(part: nn.Module, name: str, precision: str = precision) -> nn.Module:
+        prefix = f"{name}."
+        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        try:
+            part.load_state_dict(unpack(own), assign=True)
+        except CheckpointError as error:
+            raise CheckpointError(f"{folder / WRITER}: {error}; copy it again") from None
+        merge(part)
+        lower(part.to(device), precision)
+        return part
+
+    # Layer by layer: no more than one exists beside what the reader makes of it.
+    layers, llama.model.layers = [*llama.model.layers], nn.ModuleList()
+    reader = Reader(
+        settings.llama,
+        filled(llama.model.embed_tokens, "llama.model.embed_tokens").weight,  # type: ignore[arg-type]
+        (filled(layers.pop(0), f"llama.model.layers.{n}") for n in range(len(layers))),  # type: ignore[misc]
+        filled(llama.model.norm, "llama.model.norm"),
+    )
+    head = filled(parts["head"], "head", "float32") if settings.spans is not None else None
     tokenizer = read_tokenizer(folder / WRITER_TOKENIZER)
-    return CaptionWriter(llama, tokenizer, settings, folder, head)  # type: ignore[arg-type]
+    return CaptionWriter(reader, tokenizer, settings, folder, head)  # type: ignore[arg-type]
 
 
 def _require_ours(folder: Path) -> None:
@@ -356,13 +384,34 @@ def check_tokenizer(tokenizer: Tokenizer, config: Config, where: str) -> None:
             )
 
 
-def _require_same(where: str, wanted: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
+class _NoInitialValues(TorchFunctionMode):
+    """Weights that are about to be read need no random numbers.
+
+    Not on the meta device either, where drawing them makes torch import its compiler (1.5 s).
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_", "eye"):
+            return next(one for one in (*args, *kwargs.values()) if isinstance(one, Tensor))
+        return func(*args, **kwargs)
+
+
+def _require_same(
+    where: str, wanted: Mapping[str, Tensor], found: Mapping[str, tuple[int, ...]]
+) -> None:
     missing = [name for name in wanted if name not in found]
     extra = [name for name in found if name not in wanted]
     other = [
-        f"{name} {tuple(found[name].shape)} for {tuple(wanted[name].shape)}"
+        f"{name} {found[name]} for {tuple(wanted[name].shape)}"
         for name in wanted
-        if name in found and found[name].shape != wanted[name].shape
+        if name in found and found[name] != wanted[name].shape
     ]
     lists = (("missing", missing), ("extra", extra), ("of another shape", other))
     if problems := [f"{kind} {_listed(names)}" for kind, names in lists if names]:

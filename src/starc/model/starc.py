@@ -109,7 +109,8 @@ class STaRC(nn.Module):
         self.retrieved_projection = nn.Linear(features, width) if embedded else None
         self.anchor_KD: nn.Parameter | None = None
         if config.retrieval and config.segments.method == "transport":
-            anchor_KD = torch.randn(config.transport.anchors, features) / features**0.5
+            anchor_KD = torch.empty(config.transport.anchors, features)
+            nn.init.normal_(anchor_KD, std=features**-0.5)
             self.anchor_KD = nn.Parameter(anchor_KD, requires_grad=config.loss.anchor_weight > 0)
         if config.llama is None:
             self.t5 = T5(config.t5)
