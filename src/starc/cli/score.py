@@ -6,6 +6,7 @@ Papers print scores × 100, and so do the tables; CSV and JSON keep the raw numb
 from __future__ import annotations
 
 import csv
+import gc
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -94,7 +95,7 @@ def score(
     if per_video:
         check_target(per_video, overwrite=overwrite)
     files = [predictions] if compare is None else [predictions, compare]
-    with meteor_with_progress() as meteor:
+    with _without_garbage_collection(), meteor_with_progress() as meteor:
         reports = [
             evaluation.score(
                 file,
@@ -123,6 +124,16 @@ def require_annotators(value: str) -> None:
     if value not in ("apart", "together"):
         found = f"{value!r} is not one of apart, together"
         raise typer.BadParameter(found, param_hint="--annotators")
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Looking for cycles among a million captions takes a tenth of the time and finds none."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager

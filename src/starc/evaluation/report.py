@@ -21,7 +21,8 @@ import numpy as np
 from starc.errors import AnnotationError
 from starc.evaluation import localisation
 from starc.evaluation.documents import Document, score_documents, words_only
-from starc.evaluation.meteor import Meteor, aggregate
+from starc.evaluation.meteor import Meteor, summable
+from starc.evaluation.meteor import score as meteor_score
 from starc.evaluation.ngrams import bleu, cider, ngrams, rouge
 from starc.evaluation.pairs import Corpus, Floats, Groups, corpus, groups
 from starc.evaluation.soda import soda
@@ -351,11 +352,12 @@ def _captions(events: Corpus, tokenised: Sequence[str], meteor: Meteor) -> dict[
     grouped = groups(events, TIOUS)
     _check_references_have_words(events, grouped, tokenised)
     grams = ngrams(tokenised)
-    bleu_G4 = bleu(grouped, grams)
+    common = grams.common(grouped.hypothesis_U, grouped.reference_U)
+    bleu_G4 = bleu(grouped, grams, common)
     by_group = {
         "METEOR": _meteor(grouped, tokenised, meteor),
-        "CIDEr": cider(grouped, grams),
-        "Rouge-L": rouge(grouped, tokenised),
+        "CIDEr": cider(grouped, grams, common),
+        "Rouge-L": rouge(grouped, tokenised, common),
         **{f"Bleu_{n + 1}": bleu_G4[:, n] for n in range(4)},
     }
     return {name: by_group[name][grouped.index_VT] for name in CAPTION_METRICS}
@@ -378,14 +380,9 @@ def _check_references_have_words(events: Corpus, grouped: Groups, tokenised: Seq
 
 def _meteor(grouped: Groups, tokenised: Sequence[str], meteor: Meteor) -> Floats:
     """METEOR of each group: the aggregate over its pairs, not their mean."""
-    pairs = zip(grouped.hypothesis_U.tolist(), grouped.reference_U.tolist(), strict=True)
-    statistics = meteor.statistics_many([(tokenised[h], tokenised[r]) for h, r in pairs])
-    members: list[list[tuple[int, ...]]] = [[] for _ in grouped.size_G]
-    for group, pair in zip(grouped.group_I.tolist(), grouped.pair_I.tolist(), strict=True):
-        members[group].append(statistics[pair])
-    for group, caption in zip(grouped.group_N.tolist(), grouped.hypothesis_N.tolist(), strict=True):
-        members[group].append(meteor.unmatched(tokenised[caption]))
-    return np.array([aggregate(group) for group in members], np.float64)
+    counts_U = meteor.statistics_of(tokenised, grouped.hypothesis_U, grouped.reference_U)
+    total = [grouped.sums(count_U[grouped.pair_I]) for count_U in summable(counts_U).T]
+    return meteor_score(np.stack(total, 1))
 
 
 def _localisation(events: Corpus, per_video: dict[str, Floats]) -> dict[str, float]:
@@ -417,7 +414,9 @@ def _soda(
     by_reference = []
     total_V, files_V = np.zeros(len(events.videos)), np.zeros(len(events.videos))
     for file in events.references:
-        scores = soda(events, file, tokenised, meteor.score_many)
+        scores = soda(
+            events, file, lambda h, r: meteor_score(meteor.statistics_of(tokenised, h, r))
+        )
         present = max(int(file.present_V.sum()), 1)
         precision, recall, f1 = (float(x_V[file.present_V].sum() / present) for x_V in scores)
         by_reference.append((precision, recall, f1))
