@@ -48,8 +48,8 @@ AnnotatorsOption = Annotated[
 Protocol = Annotated[
     str,
     typer.Option(
-        help="published, pdvc (missing videos count 0), paragraph, proposals, chapters or titles "
-        "(docs/evaluation.md)."
+        help="published, pdvc (missing videos count 0), pdvc2018, paragraph, proposals, chapters "
+        "or titles (docs/evaluation.md)."
     ),
 ]
 
@@ -81,6 +81,10 @@ def score(
     ] = None,
     subset: Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")] = None,
     annotators: AnnotatorsOption = "apart",
+    one_text: Annotated[
+        bool,
+        typer.Option("--one-text", help="Tokenise all captions as one text, as published."),
+    ] = False,
     per_video: Annotated[
         Path | None, typer.Option("--per-video", help="Write a CSV with a row per video.")
     ] = None,
@@ -104,6 +108,7 @@ def score(
                 allow_missing=allow_missing,
                 subset=subset,
                 annotators=annotators,  # type: ignore[arg-type]
+                one_text=one_text,
                 meteor=meteor,
             )
             for file in files

@@ -185,9 +185,10 @@ class Groups:
         return mean_G
 
 
-def groups(corpus: Corpus, tious: Sequence[float]) -> Groups:
+def groups(corpus: Corpus, tious: Sequence[float], *, shared: bool = True) -> Groups:
     """Pair each prediction with every reference event of IoU >= t, over all reference files, or
-    with the caption for those that match none."""
+    with the caption for those that match none. In a group, pairs are in order of prediction, file
+    and reference. Without `shared` every video has a group of its own at every threshold."""
     files = corpus.references
     prediction_O = np.concatenate([file.prediction_O for file in files])
     caption_O = np.concatenate([file.caption_R[file.reference_O] for file in files])
@@ -199,26 +200,28 @@ def groups(corpus: Corpus, tious: Sequence[float]) -> Groups:
     # Pairs only disappear as the threshold rises, so an equal count means the same pairs.
     videos = len(corpus.videos)
     count_VT = np.stack([np.bincount(video_O[iou_O >= t], minlength=videos) for t in tious], 1)
-    new_VT = np.diff(count_VT, axis=1, prepend=-1) != 0
+    new_VT = (np.diff(count_VT, axis=1, prepend=-1) != 0) | (not shared)
     index_VT = (np.cumsum(new_VT.ravel()) - 1).reshape(new_VT.shape)
 
     width = len(corpus.captions)
     key_O = corpus.caption_P[prediction_O] * width + caption_O
-    parts_I, keys_I = [], []
+    groups_I, predictions_I, keys_I = [], [], []
     for t, tiou in enumerate(tious):
         match_O = (iou_O >= tiou) & new_VT[video_O, t]
         unmatched_P = corpus.captioned_P & new_VT[corpus.video_P, t]
         unmatched_P[prediction_O[match_O]] = False
-        parts_I += [index_VT[video_O[match_O], t], index_VT[corpus.video_P[unmatched_P], t]]
+        groups_I += [index_VT[video_O[match_O], t], index_VT[corpus.video_P[unmatched_P], t]]
+        predictions_I += [prediction_O[match_O], np.flatnonzero(unmatched_P)]
         keys_I += [key_O[match_O], corpus.caption_P[unmatched_P] * width + corpus.unmatched]
-    group_I = np.concatenate(parts_I)
-    key_U, pair_I = np.unique(np.concatenate(keys_I), return_inverse=True)
-    order_I = np.argsort(group_I, kind="stable")
-    return Groups(
-        index_VT=index_VT,
-        size_G=np.bincount(group_I, minlength=int(new_VT.sum())),
-        group_I=group_I[order_I],
-        pair_I=pair_I[order_I],
-        hypothesis_U=key_U // width,
-        reference_U=key_U % width,
-    )
+    group_I = np.concatenate(groups_I)
+    order_I = np.lexsort((np.concatenate(predictions_I), group_I))
+    key_I = np.concatenate(keys_I)[order_I]
+    size_G = np.bincount(group_I, minlength=int(new_VT.sum()))
+    return Groups(index_VT, size_G, group_I[order_I], *distinct(key_I // width, key_I % width))
+
+
+def distinct(hypothesis_I: Ints, reference_I: Ints) -> tuple[Ints, Ints, Ints]:
+    """Distinct pairs of captions: pair_I, hypothesis_U, reference_U."""
+    width = int(reference_I.max(initial=0)) + 1
+    key_U, pair_I = np.unique(hypothesis_I * width + reference_I, return_inverse=True)
+    return pair_I, key_U // width, key_U % width

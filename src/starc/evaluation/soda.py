@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from starc.evaluation.localisation import f1
-from starc.evaluation.pairs import Corpus, Floats, Ints, References
+from starc.evaluation.pairs import Corpus, Floats, Ints, References, distinct
 
 ScorePairs = Callable[[Ints, Ints], Floats]
 """Segment scores of captions by number: hypotheses, references."""
@@ -30,10 +30,10 @@ class Soda(NamedTuple):
 def soda(corpus: Corpus, file: References, meteor: ScorePairs) -> Soda:
     """SODA_c of every video that the file has; 0 for the others."""
     videos = len(corpus.videos)
-    width = len(corpus.captions)
-    key_O = file.caption_R[file.reference_O] * width + corpus.caption_P[file.prediction_O]
-    key_U, place_O = np.unique(key_O, return_inverse=True)
-    value_O = file.iou_O * meteor(*np.divmod(key_U, width))[place_O]
+    pair_O, *captions_U = distinct(
+        file.caption_R[file.reference_O], corpus.caption_P[file.prediction_O]
+    )
+    value_O = file.iou_O * meteor(*captions_U)[pair_O]
 
     # By start; within a prediction from the last reference to the first, so that a prediction
     # never builds on itself.
