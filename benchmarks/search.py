@@ -3,8 +3,8 @@
     python benchmarks/search.py [--captions 1000000] [--width 768] [--queries 20] [--threads N]
         [--quick]
 
-Prints one JSON line per claim: CPU seconds on one thread of a search, of the first one (which
-prepares the rows), of torch with rows that are normalised in every call, as published, and of torch
+Prints one JSON line per claim: CPU seconds on one thread of a search, of the first one and of
+the second (which prepares the rows), of torch with rows that are normalised in every call, as published, and of torch
 with rows that are kept normalised; wall seconds on all threads; loading a stored datastore in a
 fresh process, its memory, and its first search. Best of `--runs`; all run in turn on the same
 captions and must find the same ones.
@@ -60,7 +60,7 @@ def main() -> None:
         return score_SN.topk(options.top, dim=1).indices
 
     torch.set_num_threads(1)
-    first = best(ours, 1)
+    first, second = best(ours, 1), best(ours, 1)
     peak = peak_bytes()
     again = best(ours, options.runs)
     normalised, kept = (best(peer, max(2, options.runs // 2)) for peer in (normalising, keeping))
@@ -69,6 +69,7 @@ def main() -> None:
         **size,
         cpu_seconds=again.cpu,
         first_cpu_seconds=first.cpu,
+        second_cpu_seconds=second.cpu,
         normalising_cpu_seconds=normalised.cpu,
         keeping_cpu_seconds=kept.cpu,
         ratio=normalised.cpu / again.cpu,

@@ -63,6 +63,8 @@ def test_half_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch, shape: str):
     query_SD = rows[::701] + 0.3 * torch.randn(
         rows[::701].shape, generator=torch.Generator().manual_seed(2)
     )
+    assert torch.equal(store.search(query_SD, k=10).index_SR, by_force(store, query_SD, 10)[0])
+    assert store._scan is None  # one search does not repay preparing
     nearest = store.search(query_SD, k=10)
     assert isinstance(store._scan, search.HalfScan)
     index_SR, score_SR = by_force(store, query_SD, 10)
@@ -89,11 +91,12 @@ def test_a_machine_without_bfloat16_searches_in_float32(monkeypatch: pytest.Monk
     wanted = by_force(random_store(50, 8), query_SD, 3)
     monkeypatch.setattr(search, "HALF_FROM", 10)
     monkeypatch.setattr(search, "_multiplies_bfloat16", lambda: what == "kernel")
-    wrong = torch.tensor([0.0, -1.0])  # nothing may be off by so little
+    wrong = torch.tensor([-1.0])  # nothing may be off by so little
     prepare = search.HalfScan.prepare
-    damaged = staticmethod(lambda rows: {**prepare(rows), "scan_bounds": wrong})
+    damaged = staticmethod(lambda rows: {**prepare(rows), "scan_length": wrong})
     monkeypatch.setattr(search.HalfScan, "prepare", damaged)
     store = random_store(50, 8)
+    store.search(query_SD, k=3)
     hits = store.search(query_SD, k=3)
     assert isinstance(store._scan, search.FloatScan)
     assert torch.equal(hits.index_SR, wanted[0]) and torch.equal(hits.score_SR, wanted[1])

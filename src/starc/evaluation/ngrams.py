@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,10 +34,10 @@ class NGrams:
 
     words_C: Ints
     first_C: Ints
-    gram_E: Ints
+    gram_E: NDArray[np.int32]
     """Number of the n-gram; different orders have different numbers."""
-    count_E: Ints
-    order_E: Ints
+    count_E: NDArray[np.int32]
+    order_E: NDArray[np.int8]
     """n - 1."""
     size: int
     """Numbers of n-grams are below this."""
@@ -63,7 +63,7 @@ class NGrams:
         empty = np.zeros(0, np.int64)
         return Common(first_U, np.concatenate([*rows_h, empty]), np.concatenate([*rows_r, empty]))
 
-    def sum_orders(self, row_X: Ints, owner_X: Ints, value_X: Floats | Ints, owners: int) -> Floats:
+    def sum_orders(self, row_X: Ints, owner_X: Ints, value_X: NDArray[Any], owners: int) -> Floats:
         """Sum of values over the rows of each owner, by order, [owners, ORDERS]."""
         slot_X = owner_X * ORDERS + self.order_E[row_X]
         return sums(slot_X, value_X, owners * ORDERS).reshape(-1, ORDERS)
@@ -104,23 +104,28 @@ def ngrams(tokenised: Sequence[str]) -> NGrams:
     caption_W = np.repeat(np.arange(len(words)), words_C)
     left_W = np.repeat(np.cumsum(words_C), words_C) - np.arange(len(word_W))  # words up to the end
 
+    # The table can be large: keys are made order by order and sorted in place.
     code_W, size = word_W, len(number)  # number of the n-gram that starts at a word
-    captions, grams, orders = [caption_W], [code_W], [np.zeros(size, np.int64)]
+    most = max(size, 1) * ORDERS + len(word_W) * ORDERS
+    keys, first_gram = [caption_W * most + code_W], [0]
     for n in range(1, ORDERS):
         place_W = np.flatnonzero(left_W > n)
         longer = code_W[place_W] * max(len(number), 1) + word_W[place_W + n]
         distinct, code = np.unique(longer, return_inverse=True)
         code_W = np.zeros(len(word_W), np.int64)
         code_W[place_W] = code
-        captions.append(caption_W[place_W])
-        grams.append(code + size)
-        orders.append(np.full(len(distinct), n))
+        keys.append(caption_W[place_W] * most + code + size)
+        first_gram.append(size)
         size += len(distinct)
-    key = np.concatenate(captions) * max(size, 1) + np.concatenate(grams)
-    key_E, count_E = np.unique(key, return_counts=True)
-    caption_E, gram_E = np.divmod(key_E, max(size, 1))
+    key = np.concatenate(keys)
+    del keys
+    key.sort()
+    place_E = np.flatnonzero(np.diff(key, prepend=-1))
+    count_E = np.diff(place_E, append=len(key)).astype(np.int32)
+    caption_E, gram_E = np.divmod(key[place_E], most)
     first_C = _starts(np.bincount(caption_E, minlength=len(words)))
-    return NGrams(words_C, first_C, gram_E, count_E, np.concatenate(orders)[gram_E], size)
+    order_E = (np.searchsorted(first_gram, gram_E, side="right") - 1).astype(np.int8)
+    return NGrams(words_C, first_C, gram_E.astype(np.int32), count_E, order_E, size)
 
 
 def bleu(groups: Groups, grams: NGrams, common: Common) -> Floats:

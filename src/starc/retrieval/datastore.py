@@ -41,6 +41,7 @@ from starc.retrieval.search import (
     PREPARED,
     SCAN_ROWS,
     EmbeddingTable,
+    FloatScan,
     HalfScan,
     NearestCaptions,
     Recall,
@@ -240,6 +241,7 @@ class CaptionStore(Datastore):
         self._digest = digest
         self._prepared = prepared
         self._scan: Scan | None = None
+        self._searched = False
         self._rows: dict[str, Tensor] | None = None
 
     @classmethod
@@ -333,10 +335,14 @@ class CaptionStore(Datastore):
         """Exact: what a float64 search over all captions gives, on the datastore's device."""
         hidden = self.hidden(videos)
         k = min(k, len(self) - max(map(len, hidden.values()), default=0))
-        if self._scan is None:
-            self._scan = fastest_scan(self.embedding_ND, self._prepared)
+        scan = self._scan
+        if scan is None and self._prepared is None and not self._searched:
+            scan = FloatScan(self.embedding_ND)  # one search alone does not repay preparing
+        elif scan is None:
+            scan = self._scan = fastest_scan(self.embedding_ND, self._prepared)
+        self._searched = True
         query_SD = query_SD.to(self.embedding_ND.device)
-        return exact_search(self.embedding_ND, query_SD, k, self._scan, [*map(hidden.get, videos)])
+        return exact_search(self.embedding_ND, query_SD, k, scan, [*map(hidden.get, videos)])
 
     def prepared(self) -> Mapping[str, Tensor]:
         """What makes the first search as quick as any; stored with a large datastore."""
