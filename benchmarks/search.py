@@ -3,11 +3,11 @@
     python benchmarks/search.py [--captions 1000000] [--width 768] [--queries 20] [--threads N]
         [--quick]
 
-Prints one JSON line per claim: CPU seconds on one thread of a search, of the first one and of
-the second (which prepares the rows), of torch with rows that are normalised in every call, as published, and of torch
-with rows that are kept normalised; wall seconds on all threads; loading a stored datastore in a
-fresh process, its memory, and its first search. Best of `--runs`; all run in turn on the same
-captions and must find the same ones.
+Prints one JSON line per claim: CPU seconds on one thread of a search, of the first one and of the
+second (which prepares the rows), of torch with rows that are normalised in every call, as
+published, and of torch with rows that are kept normalised; wall seconds on all threads; loading a
+stored datastore in a fresh process, its memory, and its first search. Best of `--runs`; all run in
+turn on the same captions and must find the same ones.
 """
 
 from __future__ import annotations
