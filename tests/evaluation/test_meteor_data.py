@@ -107,7 +107,7 @@ def test_other_data_or_another_format_is_built_again(sources: Sources, cache: Pa
     sources.paraphrases.write_bytes(gzip.compress((TABLE + "0.1\nstart\nbegin\n").encode()))
     built: list[float] = []
     index = open_index(cache, sources, built.append)
-    assert built and "begin" in index.words
+    assert built and index.word("begin").number >= 0
 
 
 def test_a_failed_build_leaves_nothing(sources: Sources, cache: Path) -> None:
@@ -193,9 +193,8 @@ def test_missing_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_stemmer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from snowballstemmer.english_stemmer import EnglishStemmer
-
-    monkeypatch.setattr(EnglishStemmer, "stemWord", lambda self, word: word.removesuffix("ed"))
+    english = type(meteor_data.stemmer().__self__)  # type: ignore[attr-defined]
+    monkeypatch.setattr(english, "stemWord", lambda self, word: word.removesuffix("ed"))
     with pytest.raises(StarcError, match=r"added -> add.*snowballstemmer<3"):
         meteor_data.stemmer.__wrapped__()
 

@@ -1,6 +1,7 @@
 """BLEU, CIDEr and ROUGE-L against direct definitions."""
 
 import math
+import random
 from collections import Counter
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starc.evaluation.ngrams import bleu, cider, common_subsequence, ngrams, rouge_l
+from starc.evaluation import ngrams as ngrams_module
+from starc.evaluation.ngrams import bleu, cider, common_subsequence, ngrams, rouge, rouge_l
 from starc.evaluation.pairs import Groups
 
 word = st.sampled_from(["add", "oil", "the", "pan", "1\u00a01/2"])
@@ -20,25 +22,22 @@ def grams(text: str) -> Counter[tuple[str, ...]]:
     return Counter(tuple(words[i : i + n]) for n in range(1, 5) for i in range(len(words) - n + 1))
 
 
-def one_group(pairs: list[tuple[int, int]], unmatched: list[int] | None = None) -> Groups:
+def one_group(pairs: list[tuple[int, int]]) -> Groups:
     """All pairs of caption numbers in one group."""
     distinct = sorted(set(pairs))
-    unmatched = unmatched or []
     return Groups(
         np.zeros((1, 4), int),
-        np.array([len(pairs) + len(unmatched)]),
+        np.array([len(pairs)]),
         np.zeros(len(pairs), int),
         np.array([distinct.index(pair) for pair in pairs], int),
         np.array([a for a, _ in distinct], int),
         np.array([b for _, b in distinct], int),
-        np.zeros(len(unmatched), int),
-        np.array(unmatched, int),
     )
 
 
-def cider_by_definition(pairs: list[tuple[str, str]], unmatched: int) -> float:
+def cider_by_definition(pairs: list[tuple[str, str]]) -> float:
     frequency = Counter(gram for _, reference in pairs for gram in grams(reference))
-    documents = math.log(len(pairs) + unmatched)
+    documents = math.log(len(pairs))
 
     def weights(text: str) -> dict[tuple[str, ...], float]:
         return {
@@ -59,7 +58,7 @@ def cider_by_definition(pairs: list[tuple[str, str]], unmatched: int) -> float:
                 for side in (h, r)
             )
             total += (value / norm if norm else value) * math.exp(-(delta**2) / 72) / 4 * 10
-    return total / (len(pairs) + unmatched)
+    return total / len(pairs)
 
 
 @given(captions=st.lists(caption, min_size=1, max_size=6))
@@ -85,33 +84,54 @@ def test_counts(captions: list[str]) -> None:
 def test_cider_and_bleu(captions: list[str], data: st.DataObject, unmatched: int) -> None:
     number = st.integers(0, len(captions) - 1)
     pairs = data.draw(st.lists(st.tuples(number, number), min_size=1, max_size=6))
-    table = ngrams(captions)
-    group = one_group(pairs, [0] * unmatched)
+    pairs += [(0, len(captions))] * unmatched
+    captions = [*captions, "nowhere"]
+    table, group = ngrams(captions), one_group(pairs)
+    common = table.common(group.hypothesis_U, group.reference_U)
     texts = [(captions[a], captions[b]) for a, b in pairs]
-    assert cider(group, table)[0] == pytest.approx(cider_by_definition(texts, unmatched), abs=1e-12)
+    expected = cider_by_definition(texts)
+    assert cider(group, table, common)[0] == pytest.approx(expected, abs=1e-12)
 
-    tested = sum(len(h.split()) for h, _ in texts) + unmatched * len(captions[0].split())
-    referred = sum(len(r.split()) for _, r in texts) + unmatched
+    tested = sum(len(h.split()) for h, _ in texts)
+    referred = sum(len(r.split()) for _, r in texts)
     product = 1.0
     for n in range(1, 5):
         correct = sum(
             (Counter(g for g in grams(h).elements() if len(g) == n) & grams(r)).total()
             for h, r in texts
         )
-        guess = sum(
-            max(0, len(h.split()) - n + 1)
-            for h in [h for h, _ in texts] + [captions[0]] * unmatched
-        )
+        guess = sum(max(0, len(h.split()) - n + 1) for h, _ in texts)
         product *= (correct + 1e-15) / (guess + 1e-9)
         ratio = (tested + 1e-15) / (referred + 1e-9)
         expected = product ** (1 / n) * (math.exp(1 - 1 / ratio) if ratio < 1 else 1)
-        assert bleu(group, table)[0, n - 1] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        assert bleu(group, table, common)[0, n - 1] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_one_pair_alone_scores_no_cider() -> None:
-    table = ngrams(["add oil to the pan"])
-    assert cider(one_group([(0, 0)]), table)[0] == 0
-    assert bleu(one_group([(0, 0)]), table)[0, 3] == pytest.approx(1, abs=1e-8)
+    table, group = ngrams(["add oil to the pan"]), one_group([(0, 0)])
+    common = table.common(group.hypothesis_U, group.reference_U)
+    assert cider(group, table, common)[0] == 0
+    assert bleu(group, table, common)[0, 3] == pytest.approx(1, abs=1e-8)
+
+
+def test_parts_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(0)
+    captions = [" ".join(draw.choices("abcdef", k=draw.randint(0, 9))) for _ in range(40)]
+    group_I = np.sort(np.array([draw.randrange(9) for _ in range(120)]))
+    number_U = [np.array([draw.randrange(40) for _ in range(60)]) for _ in range(2)]
+    pair_I = np.array([draw.randrange(60) for _ in range(120)])
+    size_G = np.bincount(group_I, minlength=10)
+    grouped = Groups(np.zeros((10, 4), int), size_G, group_I, pair_I, *number_U)
+
+    def scores() -> list[list[float]]:
+        table = ngrams(captions)
+        common = table.common(*number_U)
+        found = cider(grouped, table, common), rouge(grouped, captions, common)
+        return [score_G.tolist() for score_G in (*found, *bleu(grouped, table, common).T)]
+
+    whole = scores()
+    monkeypatch.setattr(ngrams_module, "_BLOCK", 50)
+    assert scores() == whole
 
 
 letters = st.lists(st.sampled_from("abcd"), max_size=70)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starc.evaluation import pairs
-from starc.evaluation.pairs import corpus, groups, iou
+from starc.evaluation.pairs import UNMATCHED, corpus, groups, iou
 from starc.files.annotations import VideoAnnotation
 
 TIOUS = (0.3, 0.5, 0.7, 0.9)
@@ -87,11 +87,16 @@ def test_thresholds_with_the_same_pairs_share_a_group() -> None:
         "a": VideoAnnotation(((0, 10), (20, 28)), ("x", "z")),
         "b": VideoAnnotation(((0, 1),), ("w",)),
     }
-    grouped = groups(corpus(predicted, [reference], ["a", "b"]), TIOUS)
+    events = corpus(predicted, [reference], ["a", "b"])
+    grouped = groups(events, TIOUS)
     assert grouped.index_VT.tolist() == [[0, 0, 0, 1], [2, 2, 2, 2]]
     assert grouped.size_G.tolist() == [2, 2, 0]
-    assert grouped.group_I.tolist() == [0, 0, 1]
-    assert grouped.group_N.tolist() == [1]
+    assert grouped.group_I.tolist() == [0, 0, 1, 1]
+    names = [
+        tuple(events.captions[it[grouped.pair_I[n]]] for n in range(4))
+        for it in (grouped.hypothesis_U, grouped.reference_U)
+    ]
+    assert names == [("x", "y", "x", "y"), ("x", "z", "x", UNMATCHED)]
 
 
 def test_captions_read_a_thousand_predictions() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from starc.errors import AnnotationError
 from starc.evaluation import compare, score
-from starc.evaluation.meteor import Meteor
+from starc.evaluation.meteor import Meteor, aggregate
 from starc.evaluation.report import Report
 from starc.files.annotations import VideoAnnotation, read_predictions, read_references
 
@@ -107,6 +107,38 @@ def test_perfect_predictions_with_the_published_protocol_of_pdvc_agree(fast: Any
         "Mean IoU": pytest.approx(1),
         "Matched segments": 4.0,
     }
+
+
+def test_the_fixed_string_of_pdvc_2018(fast: Any) -> None:
+    """An unmatched prediction is paired with `abc123!@#`, which METEOR reads as four words."""
+    predicted = {
+        "a": VideoAnnotation(((0, 10), (50, 60)), ("crack the eggs", "mail a @ b")),
+        "b": REFERENCE["b"],
+    }
+    new = score(predicted, REFERENCE, protocol="pdvc", meteor=fast)
+    old = score(predicted, REFERENCE, protocol="pdvc2018", meteor=fast)
+    pairs = [("crack the eggs", "crack the eggs"), ("mail a @ b", "abc123!@#")]
+    expected = aggregate(fast().statistics_many(pairs))
+    assert old.per_video["METEOR"][0] == pytest.approx(expected, rel=1e-12)
+    assert old.metrics["METEOR"] < new.metrics["METEOR"]
+    assert {old.metrics[name] - new.metrics[name] for name in ("F1", "soda_c", "Bleu_1")} == {0}
+    assert "protocol:pdvc2018" in old.signature
+
+
+def test_captions_as_one_text(fast: Any) -> None:
+    """A last letter keeps its stop unless the next caption opens a sentence."""
+    spans = ((0, 10), (20, 30))
+    said = {"a": VideoAnnotation(spans, ("this is plan B.", "it is over"))}
+    wanted = {"a": VideoAnnotation(spans, ("this is plan B.", "Then it is over"))}
+    apart, together = (
+        score(said, wanted, one_text=one_text, meteor=fast) for one_text in (False, True)
+    )
+    found = together.per_tiou["Bleu_1"][0] / apart.per_tiou["Bleu_1"][0]
+    assert found == pytest.approx(6 / 7)  # all words but "b.", which is "b" in the reference
+    assert together.metrics["soda_c"] < apart.metrics["soda_c"]
+    assert "tok:ptb-3.4.1-one-text" in together.signature
+    with pytest.raises(AnnotationError, match="the protocol titles does not have it"):
+        score(said, wanted, protocol="titles", one_text=True, meteor=fast)
 
 
 def test_ids_with_and_without_prefix(tmp_path: Path, data: Path, fast: Any) -> None:

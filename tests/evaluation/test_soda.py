@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starc.evaluation.pairs import corpus
+from starc.evaluation.pairs import Floats, Ints, corpus
 from starc.evaluation.soda import best_chain, soda
 from starc.files.annotations import VideoAnnotation
 
@@ -43,9 +43,12 @@ def test_best_chain(rows: list[list[float]]) -> None:
 def test_the_reference_is_meteors_hypothesis_and_order_is_kept() -> None:
     asked: list[tuple[str, str]] = []
 
-    def meteor(pairs: list[tuple[str, str]]) -> list[float]:
-        asked.extend(pairs)
-        return [1.0] * len(pairs)
+    def meteor(hypothesis_X: Ints, reference_X: Ints) -> Floats:
+        asked.extend(
+            (events.captions[h], events.captions[r])
+            for h, r in zip(hypothesis_X, reference_X, strict=True)
+        )
+        return np.ones(len(asked))
 
     predicted = {
         "a": VideoAnnotation(((20, 30), (0, 10)), ("late", "early")),
@@ -56,7 +59,7 @@ def test_the_reference_is_meteors_hypothesis_and_order_is_kept() -> None:
         "b": VideoAnnotation(((0, 9),), ("x",)),
     }
     events = corpus(predicted, [reference], ["a", "b"])
-    scores = soda(events, events.references[0], events.captions, meteor)
+    scores = soda(events, events.references[0], meteor)
     assert sorted(asked) == [("one", "early"), ("two", "late")]
     assert scores.f1_V.tolist() == pytest.approx([1, 0])
 
@@ -68,5 +71,5 @@ def test_a_hundred_thousand_predictions() -> None:
     )
     reference = {"a": VideoAnnotation(((0, 50), (60, 90), (200, 220)), ("x", "y", "z"))}
     events = corpus({"a": many}, [reference], ["a"])
-    scores = soda(events, events.references[0], events.captions, lambda p: [1.0] * len(p))
+    scores = soda(events, events.references[0], lambda h, r: np.ones(len(h)))
     assert 0 < scores.recall_V[0] <= 1

@@ -4,11 +4,12 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starc.evaluation.tokens import tokenise, tokenise_by_rules, tokenise_ordinary
+from starc.evaluation.tokens import OneText, tokenise, tokenise_by_rules, tokenise_ordinary
 
 # Captions of our own wording with the published tokeniser's answer, punctuation dropped.
 ANSWERS = {
@@ -63,6 +64,9 @@ ANSWERS = {
     "step #2": "step # 2",
     "he put an * here": "he put an * here",
     "A lady writes a capital T.": "a lady writes a capital t",
+    "Bake it at 425\u00b0F/218\u00b0C. ": "bake it at 425 f/218 c.",
+    "218 C. ": "218 c.",
+    "this is plan B. Mr. Smith stirs": "this is plan b mr. smith stirs",
 }
 
 # The same for what a lexer finds hard: clitics, abbreviations, numbers, addresses, signs.
@@ -185,6 +189,36 @@ def test_stored_answers(caption: str) -> None:
 def test_stored_hard_answers(caption: str, tokens: str) -> None:
     assert tokenise(caption) == tokens
     assert tokenise_by_rules(caption) == tokens
+
+
+# What the published tokeniser makes of captions that follow each other, line by line.
+ONE_TEXT = {
+    "Bake it at 350 F.": "bake it at 350 f.",
+    "bake it at 350 F. ": "bake it at 350 f",
+    "The pan is hot.": "the pan is hot",
+    "add a jalape\u00f1o.": "add a jalape o",
+    "": "",
+    " \n ": "",
+    "Then add option B.": "then add option b",
+    "This is it, no.": "this is it no.",
+    "5 minutes": "5 minutes",
+    "it is plan B.": "it is plan b.",
+    "Thereafter it boils": "thereafter it boils",
+    "a big Jr.": "a big jr.",
+    "A": "a",
+    "such as a.b.": "such as a.b.",
+    "The end of plan C.": "the end of plan c.",
+}
+
+
+def test_captions_as_one_text() -> None:
+    captions, tokens = list(ONE_TEXT), list(ONE_TEXT.values())
+    text = OneText(captions)
+    sequence = np.arange(len(captions))
+    assert [text.tokenised[n] for n in text.numbers(sequence)] == tokens
+    other = [text.tokenised[n] for n in text.numbers(sequence[::-1])]  # other neighbours
+    assert other[-2:] == ["bake it at 350 f.", "bake it at 350 f."]
+    assert other[8] == "then add option b."
 
 
 def test_control_characters_separate() -> None:

@@ -296,6 +296,18 @@ def test_where_the_tensors_are(data: Path, tmp_path: Path, key: str | None) -> N
         assert report.config.temporal.heads == 1 and not report.unknown
 
 
+@pytest.mark.parametrize("saliency", [True, False])
+def test_prompts_need_both_switches(data: Path, tmp_path: Path, saliency: bool) -> None:
+    """The published code adds them where `use_salip` and `use_saliency` are both on."""
+    arguments = argparse.Namespace(heads=4, use_salip=True, use_saliency=saliency)
+    content = {"model": published_state(data), "args": arguments}
+    path = write(tmp_path / "weights.pth", content)
+    report = checkpoint.import_published(path, tmp_path / "out")
+    assert (report.config.prompt is not None) == saliency
+    unused = set() if saliency else {"saliency_tok_proj.weight", "saliency_tok_proj.bias"}
+    assert set(report.unknown) == unused
+
+
 def test_numbers_of_numpy_are_data(data: Path, tmp_path: Path) -> None:
     arguments = argparse.Namespace(heads=np.int64(4), loss_lambda=np.float64(2.0))
     content = {"model": published_state(data), "args": arguments, "best": np.float32(0.5)}

@@ -8,9 +8,10 @@ import torch
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
-from starc.retrieval import search
+from starc.retrieval import captions as captions_module
+from starc.retrieval import datastore, search
 from starc.retrieval.approximate import FaissStore
-from starc.retrieval.captions import CaptionList, duplicates, read_captions, same_text
+from starc.retrieval.captions import TENSORS, CaptionList, duplicates, read_captions, same_text
 from starc.retrieval.datastore import CaptionStore, joined, open_datastore, overlap
 from starc.retrieval.hierarchy import HierarchicalStore
 from support.datastores import Letters, random_store
@@ -255,12 +256,33 @@ def test_bad_input():
 
 
 def test_a_store_travels_between_processes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(search, "INT8_FROM", 10)
+    monkeypatch.setattr(search, "HALF_FROM", 10)
     store = random_store(50, 8)
     query_SD = torch.ones(1, 8)
     before = store.search(query_SD, k=3)
     again = pickle.loads(pickle.dumps(store))
     assert torch.equal(again.search(query_SD, k=3).index_SR, before.index_SR)
+
+
+def test_what_search_prepares_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(search, "HALF_FROM", 10)
+    monkeypatch.setattr(search, "_multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(datastore, "HALF_FROM", 10)
+    monkeypatch.setattr(captions_module, "MAPPED", 10)
+    store = random_store(50, 8)
+    store.save(tmp_path / "store")
+    loaded = CaptionStore.load(tmp_path / "store")
+    monkeypatch.setattr(search.HalfScan, "prepare", None)  # not called again
+    query_SD = torch.ones(1, 8)
+    wanted_N = (store.embedding_ND @ query_SD[0]).argsort(descending=True)
+    assert torch.equal(loaded.search(query_SD, k=3).index_SR[0], wanted_N[:3])
+    assert isinstance(loaded._scan, search.HalfScan)
+    assert torch.equal(loaded.embedding_ND, store.embedding_ND)
+    tensors = tmp_path / "store" / TENSORS
+    tensors.write_bytes(tensors.read_bytes()[:-1] + b"\1")
+    CaptionStore.load(tmp_path / "store")  # large files are mapped, not read
+    with pytest.raises(DatastoreError, match="checksum differs"):
+        CaptionStore.load(tmp_path / "store", verify=True)
 
 
 def test_unit_rows_are_neither_copied_nor_changed():

@@ -48,9 +48,10 @@ def clip_like(captions: int, width: int) -> Tensor:
 
 
 @pytest.mark.parametrize("shape", ["random", "clip", "narrow", "copies"])
-def test_int8_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch, shape: str):
-    monkeypatch.setattr(search, "INT8_FROM", 1000)
+def test_half_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch, shape: str):
+    monkeypatch.setattr(search, "HALF_FROM", 1000)
     monkeypatch.setattr(search, "SCAN_ROWS", 1024)
+    monkeypatch.setattr(search, "_multiplies_bfloat16", lambda: True)
     rows = {
         "random": lambda: torch.randn(5000, 128, generator=torch.Generator().manual_seed(1)),
         "clip": lambda: clip_like(5000, 128),
@@ -62,8 +63,10 @@ def test_int8_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch, shape: str):
     query_SD = rows[::701] + 0.3 * torch.randn(
         rows[::701].shape, generator=torch.Generator().manual_seed(2)
     )
+    assert torch.equal(store.search(query_SD, k=10).index_SR, by_force(store, query_SD, 10)[0])
+    assert store._scan is None  # one search does not repay preparing
     nearest = store.search(query_SD, k=10)
-    assert isinstance(store._scan, search.Int8Scan)
+    assert isinstance(store._scan, search.HalfScan)
     index_SR, score_SR = by_force(store, query_SD, 10)
     assert torch.equal(nearest.index_SR, index_SR)
     assert torch.equal(nearest.score_SR, score_SR)
@@ -74,26 +77,26 @@ def test_int8_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch, shape: str):
     assert not (hidden.index_SR % 7 == 3).any()
 
 
-def test_int8_scan_prunes():
+def test_half_scan_prunes():
     rows = normalize(torch.randn(20_000, 128, generator=torch.Generator().manual_seed(1)), dim=1)
-    scan = search.Int8Scan(rows)
+    scan = search.HalfScan(rows)
     query_SD = normalize(torch.randn(3, 128, generator=torch.Generator().manual_seed(2)), dim=1)
     found = search._candidates(scan, query_SD, 10, [None] * 3)
     assert all(10 <= len(index) < 1500 for index, _ in found)
 
 
-@pytest.mark.parametrize("what", ["operators", "tensor", "kernel"])
-def test_a_torch_without_int8_searches_in_float32(monkeypatch: pytest.MonkeyPatch, what: str):
+@pytest.mark.parametrize("what", ["processor", "kernel"])
+def test_a_machine_without_bfloat16_searches_in_float32(monkeypatch: pytest.MonkeyPatch, what: str):
     query_SD = torch.randn(3, 8, generator=torch.Generator().manual_seed(9))
     wanted = by_force(random_store(50, 8), query_SD, 3)
-    monkeypatch.setattr(search, "INT8_FROM", 10)
-    if what == "operators":
-        monkeypatch.setattr(torch.ops, "quantized", object())
-    elif what == "tensor":
-        monkeypatch.delattr(torch, "_make_per_channel_quantized_tensor")
-    else:
-        monkeypatch.setattr(search, "_multiply", lambda x_SD, *_: torch.zeros(len(x_SD), 50))
+    monkeypatch.setattr(search, "HALF_FROM", 10)
+    monkeypatch.setattr(search, "_multiplies_bfloat16", lambda: what == "kernel")
+    wrong = torch.tensor([-1.0])  # nothing may be off by so little
+    prepare = search.HalfScan.prepare
+    damaged = staticmethod(lambda rows: {**prepare(rows), "scan_length": wrong})
+    monkeypatch.setattr(search.HalfScan, "prepare", damaged)
     store = random_store(50, 8)
+    store.search(query_SD, k=3)
     hits = store.search(query_SD, k=3)
     assert isinstance(store._scan, search.FloatScan)
     assert torch.equal(hits.index_SR, wanted[0]) and torch.equal(hits.score_SR, wanted[1])

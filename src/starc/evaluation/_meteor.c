@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { EXACT, STEM, SYNONYM, PARAPHRASE };
-enum { BEAM = 40, COUNTS = 23, FILTER_BITS = 4096, LONGEST = 1 << 20 };
+enum { BEAM = 40, COUNTS = 23, FILTER_BITS = 4096, LONGEST = 1 << 20, ASKED = 1 << 14 };
 
 /* Growing arrays: `reserve` makes room for at least `wanted` items of `size` bytes. */
 
@@ -82,6 +82,7 @@ typedef struct {
     uint32_t nodes;
     Store words, synsets, sentences, sentence_words, phrases;
     size_t word_count, synset_count, sentence_count, sentence_word_count, phrase_count;
+    uint64_t asked[ASKED]; /* pairs of words and whether they are synonyms, as last asked for */
     /* scratch of one pair */
     Store matches, heads, tails, used_times, covered_times, given, bits, links;
     size_t match_count, link_count;
@@ -119,22 +120,29 @@ static int add_match(Aligner *self, int module, int32_t first, int32_t last, int
     return 0;
 }
 
-static int share_synset(const Aligner *self, const Word *one, const Word *two)
+static int share_synset(Aligner *self, int32_t one_number, int32_t two_number)
 {
+    const Word *one = ITEMS(Word, self->words) + one_number;
+    const Word *two = ITEMS(Word, self->words) + two_number;
     if (!(one->signature & two->signature))
         return 0;
+    uint64_t pair = ((uint64_t)one_number << 31 | (uint64_t)two_number) + 1;
+    uint64_t *asked = self->asked + (pair * 0x9e3779b97f4a7c15u >> 50);
+    if (*asked >> 1 == pair)
+        return *asked & 1;
     const uint32_t *a = ITEMS(uint32_t, self->synsets) + one->synsets;
     const uint32_t *b = ITEMS(uint32_t, self->synsets) + two->synsets;
     const uint32_t *a_end = a + one->synset_count, *b_end = b + two->synset_count;
-    while (a < a_end && b < b_end) {
-        if (*a == *b)
-            return 1;
+    int found = 0;
+    while (!found && a < a_end && b < b_end) {
+        found = *a == *b;
         if (*a < *b)
             a++;
         else
             b++;
     }
-    return 0;
+    *asked = pair << 1 | (uint64_t)found;
+    return found;
 }
 
 static int match_words(Aligner *self, const Sentence *one, const Sentence *two, int module)
@@ -150,7 +158,7 @@ static int match_words(Aligner *self, const Sentence *one, const Sentence *two, 
             int found = module == EXACT  ? same
                         : same           ? 0
                         : module == STEM ? a->stem == b->stem
-                                         : share_synset(self, a, b);
+                                         : share_synset(self, ones[i], twos[j]);
             if (found && add_match(self, module, j, j + 1, i, i + 1) < 0)
                 return -1;
         }
@@ -424,9 +432,9 @@ static int32_t functions_in(const Aligner *self, const Sentence *sentence, int32
     return count;
 }
 
-static int count_pair(Aligner *self, const Sentence *one, const Sentence *two, long *counts)
+static int count_pair(Aligner *self, const Sentence *one, const Sentence *two, int32_t *counts)
 {
-    memset(counts, 0, COUNTS * sizeof(long));
+    memset(counts, 0, COUNTS * sizeof(int32_t));
     counts[0] = one->word_count;
     counts[1] = two->word_count;
     counts[2] = one->functions;
@@ -444,7 +452,7 @@ static int count_pair(Aligner *self, const Sentence *one, const Sentence *two, l
         int32_t ones = match->stop - match->start, twos = match->last - match->first;
         int32_t functions_one = functions_in(self, one, match->start, match->stop);
         int32_t functions_two = functions_in(self, two, match->first, match->last);
-        long *module = counts + 4 + 4 * match->module;
+        int32_t *module = counts + 4 + 4 * match->module;
         module[0] += ones - functions_one;
         module[1] += twos - functions_two;
         module[2] += functions_one;
@@ -676,59 +684,56 @@ static PyObject *Aligner_add_sentence(Aligner *self, PyObject *words)
     return PyLong_FromSize_t(self->sentence_count++);
 }
 
-static PyObject *one_pair(Aligner *self, PyObject *pair)
+static int one_pair(Aligner *self, PyObject *pair, int32_t *counts)
 {
-    long counts[COUNTS];
     Py_ssize_t hypothesis, reference;
     if (!PyTuple_Check(pair)) {
         PyErr_SetString(PyExc_TypeError, "a pair must be a tuple of two numbers");
-        return NULL;
+        return -1;
     }
     if (!PyArg_ParseTuple(pair, "nn", &hypothesis, &reference) || PyErr_CheckSignals() < 0)
-        return NULL;
+        return -1;
     if (hypothesis < 0 || (size_t)hypothesis >= self->sentence_count || reference < 0 ||
         (size_t)reference >= self->sentence_count) {
         PyErr_SetString(PyExc_IndexError, "no sentence has this number");
-        return NULL;
+        return -1;
     }
     const Sentence *sentences = self->sentences.items;
-    if (count_pair(self, sentences + hypothesis, sentences + reference, counts) < 0)
-        return PyErr_NoMemory();
-    PyObject *tuple = PyTuple_New(COUNTS);
-    for (Py_ssize_t i = 0; tuple && i < COUNTS; i++) {
-        PyObject *count = PyLong_FromLong(counts[i]);
-        if (count == NULL) {
-            Py_DECREF(tuple);
-            return NULL;
-        }
-        PyTuple_SET_ITEM(tuple, i, count);
+    if (count_pair(self, sentences + hypothesis, sentences + reference, counts) < 0) {
+        PyErr_NoMemory();
+        return -1;
     }
-    return tuple;
+    return 0;
 }
 
 static PyObject *Aligner_statistics(Aligner *self, PyObject *pairs)
 {
-    PyObject *fast = PySequence_Fast(pairs, "pairs must be iterable");
-    if (fast == NULL)
+    PyObject *list = PySequence_List(pairs); /* a copy that nobody else can change */
+    if (list == NULL)
         return NULL;
-    PyObject *list = PyList_New(0);
-    for (Py_ssize_t i = 0; list && i < PySequence_Fast_GET_SIZE(fast); i++) {
-        PyObject *pair = Py_NewRef(PySequence_Fast_GET_ITEM(fast, i));
-        PyObject *counts = one_pair(self, pair);
-        Py_DECREF(pair);
-        if (counts == NULL || PyList_Append(list, counts) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(counts);
+    Py_ssize_t size = PyList_GET_SIZE(list);
+    const Py_ssize_t row = COUNTS * sizeof(int32_t);
+    if (size > PY_SSIZE_T_MAX / row) {
+        Py_DECREF(list);
+        return PyErr_NoMemory();
     }
-    Py_DECREF(fast);
-    return list;
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, size * row);
+    for (Py_ssize_t i = 0; bytes && i < size; i++) {
+        int32_t counts[COUNTS];
+        if (one_pair(self, PyList_GET_ITEM(list, i), counts) < 0)
+            Py_CLEAR(bytes);
+        else
+            memcpy(PyBytes_AS_STRING(bytes) + i * row, counts, (size_t)row);
+    }
+    Py_DECREF(list);
+    return bytes;
 }
 
 static PyMethodDef Aligner_methods[] = {
     {"add_word", (PyCFunction)Aligner_add_word, METH_VARARGS, "Make a word known."},
     {"add_sentence", (PyCFunction)Aligner_add_sentence, METH_O, "Make a sentence known."},
     {"statistics", (PyCFunction)Aligner_statistics, METH_O,
-     "The counts of (hypothesis, reference) pairs."},
+     "The counts of (hypothesis, reference) pairs, 23 int32 each."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -8,11 +8,12 @@ spelling, stem, WordNet synsets and paraphrases; a beam search picks matches tha
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -116,9 +117,10 @@ class Aligner:
         self._sentences.append(_Sentence(words, self))
         return len(self._sentences) - 1
 
-    def statistics(self, pairs: Iterable[tuple[int, int]]) -> list[Statistics]:
-        """The counts of (hypothesis, reference) pairs."""
-        return [self._statistics(hypothesis, reference) for hypothesis, reference in pairs]
+    def statistics(self, pairs: Iterable[tuple[int, int]]) -> bytes:
+        """The counts of (hypothesis, reference) pairs, 23 int32 each."""
+        counts = (self._statistics(hypothesis, reference) for hypothesis, reference in pairs)
+        return array("i", chain.from_iterable(counts)).tobytes()
 
     def phrases(self, words: Sequence[int]) -> list[tuple[int, int, int]]:
         """(start, stop, node) of all runs of words that begin an entry of the paraphrase table."""

@@ -12,15 +12,18 @@ and paraphrases (`Index.word`).
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
-from starc.evaluation.alignment import Aligner, Statistics
+import numpy as np
+from numpy.typing import NDArray
+
+from starc.evaluation.alignment import Aligner
 from starc.evaluation.meteor_data import Sources, open_index
+from starc.evaluation.pairs import Floats, Ints
 
 try:
     from starc.evaluation import _meteor
@@ -31,12 +34,16 @@ ALPHA, BETA, GAMMA, DELTA = 0.85, 0.2, 0.6, 0.75
 MODULE_WEIGHTS = (1.0, 0.6, 0.8, 0.6)
 """Of exact, stem, synonym and paraphrase matches."""
 SEPARATOR = "|||"
+COUNTS = 23
+_CHUNKS = 20
 
 Pair = tuple[str, str]
+Counts: TypeAlias = NDArray[np.int32]
+"""[X, 23]."""
 
 
 class Meteor:
-    """Scores pairs; holds METEOR's data and what it has already computed, so make it once.
+    """Scores pairs; holds METEOR's data and all texts it has seen, so make it once.
 
     The 23 counts of a pair (as the published jar prints them): words of hypothesis and reference,
     function words of both; for each of the four matchers the matched content words of both and the
@@ -63,107 +70,118 @@ class Meteor:
         self._aligner = (_meteor.Aligner if self.backend == "c" else Aligner)(
             index.node_words, index.child_starts, index.target_starts, index.targets
         )
-        self._words: dict[str, int] = {}
-        self._sentences: dict[str, int] = {}
-        self._statistics: dict[Pair, Statistics] = {}
-        self._unmatched: dict[str, Statistics] = {}
+        self._words = _Numbers(lambda word: self._aligner.add_word(*index.word(word)))
+        self._sentences = _Numbers(self._add_sentence)
 
-    def statistics(self, hypothesis: str, reference: str) -> Statistics:
+    def _add_sentence(self, text: str) -> int:
+        words = normalise(text, self._index.prefixes)
+        return self._aligner.add_sentence([*map(self._words.__getitem__, words)])
+
+    def statistics(self, hypothesis: str, reference: str) -> tuple[int, ...]:
         """The 23 counts of a pair."""
-        return self.statistics_many([(hypothesis, reference)])[0]
+        counts: list[int] = self.statistics_many([(hypothesis, reference)])[0].tolist()
+        return tuple(counts)
 
-    def statistics_many(self, pairs: Sequence[Pair]) -> list[Statistics]:
-        """The 23 counts of each pair (hypothesis, reference).
+    def statistics_many(self, pairs: Sequence[Pair]) -> Counts:
+        """The 23 counts of each pair (hypothesis, reference)."""
+        texts = [text for pair in pairs for text in pair]
+        place_X2 = np.arange(len(texts)).reshape(-1, 2)
+        return self.statistics_of(texts, place_X2[:, 0], place_X2[:, 1])
+
+    def statistics_of(self, texts: Sequence[str], hypothesis_X: Ints, reference_X: Ints) -> Counts:
+        """The 23 counts of pairs of the texts, [X, 23].
 
         A reference with the separator in it is several references: the best one counts.
         """
-        known = self._statistics
-        new = [pair for pair in dict.fromkeys(pairs) if pair not in known]
-        single = [pair for pair in new if SEPARATOR not in pair[1]]
-        numbers = [(self._sentence(_cleaned(h)), self._sentence(r)) for h, r in single]
-        known.update(zip(single, self._aligner.statistics(numbers), strict=True))
-        for hypothesis, several in new:
-            if SEPARATOR in several:
-                parts = [(hypothesis, reference) for reference in several.split(SEPARATOR)]
-                known[hypothesis, several] = max(self.statistics_many(parts), key=score)
-        return [known[pair] for pair in pairs]
+        said, wanted = np.unique(hypothesis_X).tolist(), np.unique(reference_X).tolist()
+        hypotheses = {c: self._sentences[_cleaned(texts[c])] for c in said}
+        references = {c: self._sentences[texts[c]] for c in wanted}
+        numbers = zip(
+            map(hypotheses.__getitem__, hypothesis_X.tolist()),
+            map(references.__getitem__, reference_X.tolist()),
+            strict=True,
+        )
+        counts_X = np.frombuffer(self._aligner.statistics(numbers), np.int32).reshape(-1, COUNTS)
+        if several := [c for c in wanted if SEPARATOR in texts[c]]:
+            counts_X = counts_X.copy()
+            for place in np.flatnonzero(np.isin(reference_X, several)).tolist():
+                hypothesis = texts[hypothesis_X[place]]
+                parts = texts[reference_X[place]].split(SEPARATOR)
+                counts_P = self.statistics_many([(hypothesis, part) for part in parts])
+                counts_X[place] = counts_P[np.argmax(score(counts_P))]
+        return counts_X
 
     def score(self, hypothesis: str, reference: str) -> float:
         """METEOR of one pair."""
-        return score(self.statistics(hypothesis, reference))
+        return float(score(self.statistics_many([(hypothesis, reference)]))[0])
 
-    def score_many(self, pairs: Sequence[Pair]) -> list[float]:
+    def score_many(self, pairs: Sequence[Pair]) -> Floats:
         """METEOR of each pair (hypothesis, reference)."""
-        return [score(statistics) for statistics in self.statistics_many(pairs)]
-
-    def unmatched(self, hypothesis: str) -> Statistics:
-        """The counts of a hypothesis beside one content word that matches nothing."""
-        if hypothesis not in self._unmatched:
-            words = normalise(_cleaned(hypothesis), self._index.prefixes)
-            functions = sum(word in self._index.function_words for word in words)
-            self._unmatched[hypothesis] = (len(words), 1, functions, *[0] * 20)
-        return self._unmatched[hypothesis]
-
-    def _sentence(self, text: str) -> int:
-        if text not in self._sentences:
-            words = [self._word(word) for word in normalise(text, self._index.prefixes)]
-            self._sentences[text] = self._aligner.add_sentence(words)
-        return self._sentences[text]
-
-    def _word(self, spelling: str) -> int:
-        if spelling not in self._words:
-            self._words[spelling] = self._aligner.add_word(*self._index.word(spelling))
-        return self._words[spelling]
+        return score(self.statistics_many(pairs))
 
 
-def aggregate(statistics: Sequence[Statistics]) -> float:
-    """METEOR of many pairs together: the score of their summed counts, 0 for none.
+class _Numbers(dict[str, int]):
+    """Numbers by text, made when they are first asked for."""
 
-    Chunks of perfect pairs are left out of the sum.
-    """
-    if not statistics:
-        return 0.0
-    total = [sum(column) for column in zip(*statistics, strict=True)]
-    total[20] = sum(counts[20] for counts in statistics if not _perfect(counts))
-    return score(total)
+    def __init__(self, make: Callable[[str], int]) -> None:
+        self._make = make
+
+    def __missing__(self, text: str) -> int:
+        number = self[text] = self._make(text)
+        return number
 
 
-def score(statistics: Sequence[int]) -> float:
-    """METEOR from the 23 counts.
+def aggregate(statistics: Counts) -> float:
+    """METEOR of many pairs together: the score of their summed counts, 0 for none."""
+    return float(score(summable(statistics).sum(0)))
+
+
+def summable(statistics: Counts) -> Counts:
+    """The counts as they are summed: chunks of perfect pairs are left out."""
+    counts_X: Counts = np.array(statistics).reshape(-1, COUNTS)
+    counts_X[_perfect(counts_X), _CHUNKS] = 0
+    return counts_X
+
+
+def score(statistics: NDArray[Any]) -> Floats:
+    """METEOR from the 23 counts, which are the last axis.
 
         P, R  = weighted matches / weighted length   (content words δ, function words 1 - δ)
         F     = 1 / ((1 - α) / P + α / R)
         score = F (1 - γ (chunks / matches)^β)
 
     Matches in the penalty are the mean of both sides; a perfect pair has no penalty. The order of
-    the additions is the jar's, to the last bit.
+    the additions is the jar's.
     """
-    words_h, words_r, functions_h, functions_r, *matched = statistics[:20]
-    matched_h = _weighted(matched[0::4], matched[2::4])
-    matched_r = _weighted(matched[1::4], matched[3::4])
-    if not matched_h or not matched_r:
-        return 0.0
-    precision = matched_h / (DELTA * (words_h - functions_h) + (1 - DELTA) * functions_h)
-    recall = matched_r / (DELTA * (words_r - functions_r) + (1 - DELTA) * functions_r)
-    mean = 1 / ((1 - ALPHA) / precision + ALPHA / recall)
-    if _perfect(statistics):
-        return mean
-    chunks, matches_h, matches_r = statistics[20:]
-    return mean * (1 - GAMMA * math.pow(chunks / ((matches_h + matches_r) / 2), BETA))
+    count = np.moveaxis(np.asarray(statistics, np.float64), -1, 0)
+    words_h, words_r, functions_h, functions_r = count[:4]
+    matched_h, matched_r = _weighted(count[4:20:2]), _weighted(count[5:20:2])
+    with np.errstate(divide="ignore", invalid="ignore"):  # no match at all: 0 in the end
+        precision = matched_h / (DELTA * (words_h - functions_h) + (1 - DELTA) * functions_h)
+        recall = matched_r / (DELTA * (words_r - functions_r) + (1 - DELTA) * functions_r)
+        mean = 1 / ((1 - ALPHA) / precision + ALPHA / recall)
+        chunks, matches_h, matches_r = count[_CHUNKS:]
+        penalty = GAMMA * np.power(chunks / ((matches_h + matches_r) / 2), BETA)
+    whole = np.where(_perfect(statistics), mean, mean * (1 - penalty))
+    return np.where((matched_h > 0) & (matched_r > 0), whole, 0.0)
 
 
-def _weighted(content: Sequence[int], function: Sequence[int]) -> float:
-    total = 0.0
-    for weight, count in zip(MODULE_WEIGHTS, content, strict=True):
-        total += weight * count * DELTA
-    for weight, count in zip(MODULE_WEIGHTS, function, strict=True):
-        total += weight * count * (1 - DELTA)
+def _weighted(count_8X: Floats) -> Floats:
+    """Matched content and function words in turn, of the four matchers."""
+    total: Floats = np.zeros(count_8X.shape[1:])
+    for weight, content in zip(MODULE_WEIGHTS, count_8X[0::2], strict=True):
+        total = total + weight * content * DELTA
+    for weight, function in zip(MODULE_WEIGHTS, count_8X[1::2], strict=True):
+        total = total + weight * function * (1 - DELTA)
     return total
 
 
-def _perfect(statistics: Sequence[int]) -> bool:
+def _perfect(statistics: NDArray[Any]) -> NDArray[np.bool_]:
     """Every word matched, in one chunk."""
-    return statistics[20] == 1 and (statistics[0], statistics[1]) == tuple(statistics[21:])
+    counts = np.asarray(statistics)
+    matched = (counts[..., :2] == counts[..., _CHUNKS + 1 :]).all(-1)
+    whole: NDArray[np.bool_] = matched & (counts[..., _CHUNKS] == 1)
+    return whole
 
 
 def _cleaned(hypothesis: str) -> str:

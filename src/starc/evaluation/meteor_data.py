@@ -9,6 +9,7 @@ other data is built again, so it can never change a score.
 from __future__ import annotations
 
 import gzip
+import importlib
 import importlib.util
 import itertools
 import json
@@ -18,12 +19,14 @@ import struct
 import sys
 import zipfile
 import zlib
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +39,7 @@ from starc.files.cache import cache_folder, make_folder
 Progress = Callable[[float], None]
 
 MAGIC = b"starcMT\n"
-VERSION = 1
+VERSION = 2
 NAME = f"meteor-en-{VERSION}.index"
 CHUNK_BYTES = 1 << 22
 MOST_WORDS = (1 << 16) - 1
@@ -50,7 +53,7 @@ _RESOURCES = {
 }
 _VIEWS = (
     *("node_words", "child_starts", "target_starts", "targets"),
-    *("stems", "synset_starts", "synsets"),
+    *("words", "word_starts", "hashes", "hashed", "stems", "synset_starts", "synsets"),
 )
 _CODES = {1: "B", 2: "H", 4: "I"}
 
@@ -106,11 +109,14 @@ def stemmer() -> Callable[[str], str]:
     Taken from the pure Python module: the package's own front door hands out PyStemmer if that is
     installed, whose version 3 stems `added` to `add`, as snowballstemmer 3 does.
     """
-    try:
-        from snowballstemmer.english_stemmer import EnglishStemmer
-    except ImportError as error:
-        raise MissingExtra("METEOR's stemmer (snowballstemmer)", "eval") from error
-    stem: Callable[[str], str] = EnglishStemmer().stemWord
+    found = importlib.util.find_spec("snowballstemmer")
+    if found is None:
+        raise MissingExtra("METEOR's stemmer (snowballstemmer)", "eval")
+    alone = ModuleType("starc_snowball")  # without the stemmers of thirty other languages
+    alone.__path__ = list(found.submodule_search_locations or ())
+    sys.modules[alone.__name__] = alone
+    english = importlib.import_module(f"{alone.__name__}.english_stemmer")
+    stem: Callable[[str], str] = english.EnglishStemmer().stemWord
     if stem("added") != "ad":
         raise StarcError(
             "snowballstemmer: this version stems words differently from METEOR 1.5 "
@@ -159,8 +165,12 @@ class Index:
     target_starts: memoryview
     targets: memoryview
     """The paraphrases (nodes) of node n are targets[target_starts[n] : target_starts[n + 1]]."""
-    words: list[str]
-    """All known words; the first `phrase_words` occur in paraphrases, by their numbers."""
+    words: memoryview
+    """All known words in a row; the first `phrase_words` occur in paraphrases, by their numbers."""
+    word_starts: memoryview
+    hashes: memoryview
+    """Hashes of the words, in order, and in `hashed` the word of each."""
+    hashed: memoryview
     phrase_words: int
     stems: memoryview
     """Hash of each word's stem."""
@@ -172,25 +182,34 @@ class Index:
     prefixes: dict[str, bool]
     """Abbreviations; true for those that only precede numbers."""
 
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return dict(zip(self.words, range(len(self.words)), strict=True))
-
     def word(self, spelling: str) -> Word:
         """All about one word; nothing is kept, since each caller asks once per word."""
-        number = self._numbers.get(spelling)
-        synsets = {*self._synsets(spelling)}.union(*map(self._synsets, self._bases(spelling)))
+        key = java_hash(spelling)
+        number = self._number(spelling, key)
+        synsets = {*self._synsets(number)}
+        for base in self._bases(spelling):
+            synsets.update(self._synsets(self._number(base, java_hash(base))))
         return Word(
-            key=java_hash(spelling),
+            key=key,
             stem=java_hash(stemmer()(spelling)) if number is None else self.stems[number],
             function=spelling in self.function_words,
             synsets=sorted(synsets),
             number=-1 if number is None or number >= self.phrase_words else number,
         )
 
-    def _synsets(self, spelling: str) -> list[int]:
+    def _number(self, spelling: str, key: int) -> int | None:
+        """The number of a known word."""
+        place = bisect_left(self.hashes, key)
+        encoded = spelling.encode("utf-8", "surrogatepass")
+        while place < len(self.hashes) and self.hashes[place] == key:
+            number: int = self.hashed[place]
+            if self.words[self.word_starts[number] : self.word_starts[number + 1]] == encoded:
+                return number
+            place += 1
+        return None
+
+    def _synsets(self, number: int | None) -> list[int]:
         """Synsets listed under this very word."""
-        number = self._numbers.get(spelling)
         if number is None:
             return []
         starts = self.synset_starts
@@ -205,7 +224,7 @@ class Index:
         for ending, instead in _ENDINGS:
             if spelling.endswith(ending):
                 base = spelling.removesuffix(ending) + instead
-                if self._synsets(base):
+                if self._synsets(self._number(base, java_hash(base))):
                     return [base]
         return []
 
@@ -243,7 +262,6 @@ def _index(sections: Mapping[str, memoryview]) -> Index:
     numeric = " #NUMERIC_ONLY#"
     return Index(
         **{name: sections[name] for name in _VIEWS},
-        words=lines("words"),
         phrase_words=sections["phrase_words"][0],
         exceptions={form: bases for form, *bases in map(str.split, lines("exceptions"))},
         function_words=frozenset(lines("function")),
@@ -326,8 +344,14 @@ def _build(sources: Sources, progress: Progress) -> dict[str, NDArray[Any]]:
         stems[place] = java_hash(stem(word))
         if not place % 1000:
             progress(0.7 + 0.29 * place / len(words))
+    encoded = [word.encode() for word in words]
+    hash_W = np.array([java_hash(word) for word in words], np.uint32)
+    order_W = np.argsort(hash_W, kind="stable")
     return sections | {
-        "words": _text(words),
+        "words": np.frombuffer(b"".join(encoded), np.uint8),
+        "word_starts": _starts(np.array([len(word) for word in encoded], np.int64)),
+        "hashes": hash_W[order_W],
+        "hashed": order_W.astype(np.uint32),
         "phrase_words": np.array([phrase_words], np.uint32),
         "stems": stems,
         "synset_starts": _starts(np.array([len(n) for n in numbers], np.int64)),

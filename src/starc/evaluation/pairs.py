@@ -5,14 +5,15 @@ overlap in time, and the groups (one video at one tIoU) in which captions are sc
 here is integers and times; captions appear only as numbers (`Corpus.captions`).
 
 Arrays end in the letter of what they run over: P predictions, R references, O overlapping pairs,
-U distinct caption pairs, G groups, I pairs inside groups, N predictions without a match, V videos,
-T thresholds.
+U distinct caption pairs, G groups, I pairs inside groups, V videos, T thresholds.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,10 @@ Floats = NDArray[np.float64]
 
 CAPTIONED_PREDICTIONS = 1000
 """Captioning and localisation read this many predictions of a video; SODA reads all."""
+UNMATCHED = "xqzvkjwpfy"
+"""What a prediction without a match is paired with: one content word that matches nothing."""
 _BLOCK = 2_000_000
+_NOTHING = VideoAnnotation((), ())
 
 
 @dataclass(frozen=True)
@@ -58,26 +62,29 @@ class Corpus:
     captioned_P: NDArray[np.bool_]
     """Among the first CAPTIONED_PREDICTIONS of its video."""
     references: tuple[References, ...]
+    unmatched: int
+    """The caption that predictions without a match are paired with."""
 
 
 def corpus(
     predictions: Mapping[str, VideoAnnotation],
     references: Sequence[Mapping[str, VideoAnnotation]],
     videos: Sequence[str],
+    unmatched: str = UNMATCHED,
 ) -> Corpus:
     """Lay the events of `videos` out as arrays."""
-    number: dict[str, int] = {}
+    number: defaultdict[str, int] = defaultdict(count().__next__)
 
     def flatten(annotations: Mapping[str, VideoAnnotation]) -> tuple[Floats, Ints, Ints, Ints]:
         """Span, video, caption and rank within its video of each event."""
-        rows = [
-            (start, end, v, number.setdefault(caption, len(number)), rank)
-            for v, video in enumerate(videos)
-            for rank, (start, end, caption) in enumerate(annotations.get(video, ()))
-        ]
-        table = np.array(rows, np.float64).reshape(-1, 5)
-        video, caption, rank = table[:, 2:].T.astype(np.int64)
-        return table[:, :2], video, caption, rank
+        found = [annotations.get(video, _NOTHING) for video in videos]
+        count_V = np.array([len(each.spans) for each in found], np.int64)
+        spans = [*chain.from_iterable(each.spans for each in found)]
+        captions = chain.from_iterable(each.sentences for each in found)
+        caption_X = np.fromiter(map(number.__getitem__, captions), np.int64)
+        rank_X = np.arange(len(spans)) - np.repeat(np.cumsum(count_V) - count_V, count_V)
+        video_X = np.repeat(np.arange(len(found)), count_V)
+        return np.array(spans, np.float64).reshape(-1, 2), video_X, caption_X, rank_X
 
     span_P2, video_P, caption_P, rank_P = flatten(predictions)
     files = []
@@ -86,6 +93,7 @@ def corpus(
         present_V = np.array([video in reference for video in videos], bool)
         overlaps = _overlaps(span_P2, video_P, span_R2, video_R, videos=len(videos))
         files.append(References(span_R2, video_R, caption_R, present_V, *overlaps))
+    last = number[unmatched]
     return Corpus(
         tuple(videos),
         tuple(number),
@@ -94,6 +102,7 @@ def corpus(
         caption_P,
         rank_P < CAPTIONED_PREDICTIONS,
         tuple(files),
+        last,
     )
 
 
@@ -160,28 +169,26 @@ class Groups:
     index_VT: Ints
     """The group of a video at a threshold."""
     size_G: Ints
-    """Pairs in the group, unmatched predictions included."""
     group_I: Ints
     pair_I: Ints
-    """Index of a matched pair into the distinct pairs U."""
+    """Index of a pair into the distinct pairs U."""
     hypothesis_U: Ints
     reference_U: Ints
-    group_N: Ints
-    hypothesis_N: Ints
-    """Predictions without a match, paired with a word that occurs nowhere."""
 
     def sums(self, value_I: NDArray[Any]) -> Floats:
-        """Sum over the matched pairs of each group."""
+        """Sum over the pairs of each group."""
         return sums(self.group_I, value_I, len(self.size_G))
 
     def means(self, score_I: NDArray[Any]) -> Floats:
-        """Mean over all pairs of each group; a prediction without a match scores 0."""
+        """Mean over the pairs of each group."""
         mean_G: Floats = self.sums(score_I) / np.maximum(self.size_G, 1)
         return mean_G
 
 
-def groups(corpus: Corpus, tious: Sequence[float]) -> Groups:
-    """Pair each prediction with every reference event of IoU >= t, over all reference files."""
+def groups(corpus: Corpus, tious: Sequence[float], *, shared: bool = True) -> Groups:
+    """Pair each prediction with every reference event of IoU >= t, over all reference files, or
+    with the caption for those that match none. In a group, pairs are in order of prediction, file
+    and reference. Without `shared` every video has a group of its own at every threshold."""
     files = corpus.references
     prediction_O = np.concatenate([file.prediction_O for file in files])
     caption_O = np.concatenate([file.caption_R[file.reference_O] for file in files])
@@ -193,30 +200,28 @@ def groups(corpus: Corpus, tious: Sequence[float]) -> Groups:
     # Pairs only disappear as the threshold rises, so an equal count means the same pairs.
     videos = len(corpus.videos)
     count_VT = np.stack([np.bincount(video_O[iou_O >= t], minlength=videos) for t in tious], 1)
-    new_VT = np.diff(count_VT, axis=1, prepend=-1) != 0
+    new_VT = (np.diff(count_VT, axis=1, prepend=-1) != 0) | (not shared)
     index_VT = (np.cumsum(new_VT.ravel()) - 1).reshape(new_VT.shape)
 
-    width = max(len(corpus.captions), 1)
+    width = len(corpus.captions)
     key_O = corpus.caption_P[prediction_O] * width + caption_O
-    key_U, pair_O = np.unique(key_O, return_inverse=True)
-    groups_I, pairs_I, groups_N, hypotheses_N = [], [], [], []
+    groups_I, predictions_I, keys_I = [], [], []
     for t, tiou in enumerate(tious):
         match_O = (iou_O >= tiou) & new_VT[video_O, t]
-        groups_I.append(index_VT[video_O[match_O], t])
-        pairs_I.append(pair_O[match_O])
         unmatched_P = corpus.captioned_P & new_VT[corpus.video_P, t]
         unmatched_P[prediction_O[match_O]] = False
-        groups_N.append(index_VT[corpus.video_P[unmatched_P], t])
-        hypotheses_N.append(corpus.caption_P[unmatched_P])
-    group_I, group_N = np.concatenate(groups_I), np.concatenate(groups_N)
-    order_I = np.argsort(group_I, kind="stable")
-    return Groups(
-        index_VT=index_VT,
-        size_G=np.bincount(np.concatenate([group_I, group_N]), minlength=int(new_VT.sum())),
-        group_I=group_I[order_I],
-        pair_I=np.concatenate(pairs_I)[order_I],
-        hypothesis_U=key_U // width,
-        reference_U=key_U % width,
-        group_N=group_N,
-        hypothesis_N=np.concatenate(hypotheses_N),
-    )
+        groups_I += [index_VT[video_O[match_O], t], index_VT[corpus.video_P[unmatched_P], t]]
+        predictions_I += [prediction_O[match_O], np.flatnonzero(unmatched_P)]
+        keys_I += [key_O[match_O], corpus.caption_P[unmatched_P] * width + corpus.unmatched]
+    group_I = np.concatenate(groups_I)
+    order_I = np.lexsort((np.concatenate(predictions_I), group_I))
+    key_I = np.concatenate(keys_I)[order_I]
+    size_G = np.bincount(group_I, minlength=int(new_VT.sum()))
+    return Groups(index_VT, size_G, group_I[order_I], *distinct(key_I // width, key_I % width))
+
+
+def distinct(hypothesis_I: Ints, reference_I: Ints) -> tuple[Ints, Ints, Ints]:
+    """Distinct pairs of captions: pair_I, hypothesis_U, reference_U."""
+    width = int(reference_I.max(initial=0)) + 1
+    key_U, pair_I = np.unique(hypothesis_I * width + reference_I, return_inverse=True)
+    return pair_I, key_U // width, key_U % width

@@ -21,11 +21,22 @@ import numpy as np
 from starc.errors import AnnotationError
 from starc.evaluation import localisation
 from starc.evaluation.documents import Document, score_documents, words_only
-from starc.evaluation.meteor import Meteor, aggregate
+from starc.evaluation.meteor import Meteor, summable
+from starc.evaluation.meteor import score as meteor_score
 from starc.evaluation.ngrams import bleu, cider, ngrams, rouge
-from starc.evaluation.pairs import Corpus, Floats, Groups, corpus, groups
+from starc.evaluation.pairs import (
+    UNMATCHED,
+    Corpus,
+    Floats,
+    Groups,
+    Ints,
+    References,
+    corpus,
+    distinct,
+    groups,
+)
 from starc.evaluation.soda import soda
-from starc.evaluation.tokens import tokenise
+from starc.evaluation.tokens import OneText, tokenise
 from starc.files.annotations import (
     VideoAnnotation,
     accounts,
@@ -44,17 +55,22 @@ _RESAMPLES = 256
 """Resamples drawn at a time."""
 
 Annotators = Literal["apart", "together"]
-Protocol = Literal["published", "pdvc", "paragraph", "proposals", "chapters", "titles"]
+Protocol = Literal["published", "pdvc", "pdvc2018", "paragraph", "proposals", "chapters", "titles"]
 PROTOCOLS: dict[Protocol, str] = {
     "published": "dense captions, as the papers report them",
     "pdvc": "the same, missing videos count 0",
+    "pdvc2018": "the same, predictions without a match paired with PDVC's fixed string of 2018",
     "paragraph": "PDVC's: all captions of a video as one text, missing videos count 0",
     "proposals": "where events lie, whatever their captions say",
     "chapters": "VidChapters': dense captions, boundaries at 3 s, 5 s, tIoU .5, .7",
     "titles": "VidChapters' with given boundaries: each title against its own",
 }
-_ZEROED = ("pdvc", "paragraph")
+_ZEROED = ("pdvc", "pdvc2018", "paragraph")
 """Protocols in which a missing video counts 0."""
+_UNMATCHED = {"pdvc2018": "abc123!@#"}
+"""What predictions without a match are paired with, where it is not any unknown word."""
+_ONE_TEXT = ("published", "pdvc", "pdvc2018", "chapters")
+"""Protocols whose captions can be tokenised as one text."""
 _SAME_SPAN = 0.01
 """Seconds by which a given boundary may be off (files round)."""
 Videos = Mapping[str, VideoAnnotation]
@@ -84,6 +100,8 @@ class Report:
     """Predicted events in them."""
     references: int
     protocol: Protocol
+    one_text: bool
+    """Captions were tokenised as one text."""
     notes: tuple[str, ...]
     """What a reader of the numbers should know."""
 
@@ -94,6 +112,7 @@ class Report:
         tious = f"tiou:{','.join(map(str, TIOUS))} | " if self.per_tiou or "F1" in names else ""
         captions = "METEOR" in names or "soda_c" in names
         words = "letters" if self.protocol == "paragraph" else "ptb-3.4.1"
+        words += "-one-text" if self.one_text else ""
         tokens = f"tok:{words} | meteor:1.5 | " if captions else ""
         return (
             f"metrics:{','.join(names)} | {tious}{tokens}protocol:{self.protocol} | "
@@ -125,6 +144,7 @@ def score(
     subset: str | None = None,
     metrics: Sequence[str] = METRICS,
     annotators: Annotators = "apart",
+    one_text: bool = False,
     meteor: Callable[[], Meteor] = Meteor,
 ) -> Report:
     """Score predictions against references; PROTOCOLS says how.
@@ -132,7 +152,8 @@ def score(
     Reference videos without a prediction are refused unless `allow_missing` (then they are skipped,
     which flatters) or the protocol counts them 0. Several reference files count together. Several
     annotators within one file (ViTT) are scored "apart", each account as a video of its own, as the
-    published ViTT scores are; or "together", as several files are.
+    published ViTT scores are; or "together", as several files are. `one_text` tokenises the
+    captions of a run as lines of one text, as the published evaluator does, instead of alone.
     """
     if not metrics or not set(metrics) <= set(METRICS):
         raise ValueError(f"metrics must be among {METRICS}, got {tuple(metrics)}")
@@ -140,6 +161,11 @@ def score(
         raise ValueError(f"protocol must be among {tuple(PROTOCOLS)}, got {protocol!r}")
     if annotators not in ("apart", "together"):
         raise ValueError(f"annotators must be 'apart' or 'together', got {annotators!r}")
+    if one_text and protocol not in _ONE_TEXT:
+        raise AnnotationError(
+            f"one text: the protocol {protocol} does not have it; leave it out, or take one of "
+            f"{', '.join(_ONE_TEXT)}"
+        )
     if isinstance(references, str | Path | Mapping):
         references = [references]
     if not references:
@@ -163,7 +189,9 @@ def score(
         measured = _titles(name, predicted, named, scored, meteor())
     else:
         wanted = ("localisation",) if proposals else metrics
-        measured = _dense(corpus(predicted, files, scored), wanted, meteor)
+        unmatched = _UNMATCHED.get(protocol, UNMATCHED)
+        events = corpus(predicted, files, scored, unmatched)
+        measured = _dense(events, wanted, meteor, one_text=one_text)
     return Report(
         **measured,
         videos=tuple(scored),
@@ -172,11 +200,14 @@ def score(
         events=sum(len(predicted[video].spans) for video in scored if video in predicted),
         references=len(files),
         protocol=protocol,
+        one_text=one_text,
         notes=(*_notes(predicted, videos, protocol), *_annotator_notes(several, annotators)),
     )
 
 
-def _dense(events: Corpus, metrics: Sequence[str], meteor: Callable[[], Meteor]) -> dict[str, Any]:
+def _dense(
+    events: Corpus, metrics: Sequence[str], meteor: Callable[[], Meteor], *, one_text: bool
+) -> dict[str, Any]:
     """What a report says of events in time and their captions."""
     values: dict[str, float] = {}
     per_tiou: dict[str, list[float]] = {}
@@ -184,16 +215,21 @@ def _dense(events: Corpus, metrics: Sequence[str], meteor: Callable[[], Meteor])
     soda_by_reference: list[tuple[float, float, float]] = []
     if {"captions", "soda"} & set(metrics):
         scorer = meteor()
-        tokenised = [tokenise(caption) for caption in events.captions]
+        text = OneText(events.captions) if one_text else None
+        tokenised = text.tokenised if text else [tokenise(caption) for caption in events.captions]
     if "captions" in metrics:
-        for name, value_VT in _captions(events, tokenised, scorer).items():
+        grouped = groups(events, TIOUS, shared=text is None)
+        grouped = _read_as_one(grouped, text) if text else grouped
+        _check_references_have_words(events, grouped, tokenised)
+        for name, value_VT in _captions(grouped, tokenised, scorer).items():
             per_tiou[name] = value_VT.mean(0).tolist()
             per_video[name] = value_VT.mean(1)
             values[name] = float(np.mean(per_tiou[name]))
     if "localisation" in metrics:
         values |= _localisation(events, per_video)
     if "soda" in metrics:
-        soda_by_reference, per_video["soda_c"] = _soda(events, tokenised, scorer)
+        parts = [_one_reference(events, file, text) for file in events.references]
+        soda_by_reference, per_video["soda_c"] = _soda(parts, tokenised, scorer)
         values["soda_c"] = float(np.mean([f1 for _, _, f1 in soda_by_reference]))
     quality = localisation.segment_quality(events)
     segments = {
@@ -346,16 +382,44 @@ def _notes(predicted: Videos, videos: Sequence[str], protocol: Protocol) -> tupl
     return tuple(f"{count} {what}" for what, count in notes.items() if count)
 
 
-def _captions(events: Corpus, tokenised: Sequence[str], meteor: Meteor) -> dict[str, Floats]:
+def _read_as_one(grouped: Groups, text: OneText) -> Groups:
+    """The groups with captions as they read one after the other, threshold by threshold."""
+    captions = [it_U[grouped.pair_I] for it_U in (grouped.hypothesis_U, grouped.reference_U)]
+    threshold_I = grouped.group_I % len(TIOUS)
+    for t in range(len(TIOUS)):
+        for caption_I in captions:
+            caption_I[threshold_I == t] = text.numbers(caption_I[threshold_I == t])
+    pair_I, hypothesis_U, reference_U = distinct(*captions)
+    return replace(grouped, pair_I=pair_I, hypothesis_U=hypothesis_U, reference_U=reference_U)
+
+
+def _one_reference(events: Corpus, file: References, text: OneText | None) -> Corpus:
+    """The corpus with this reference file only, its captions read by video and start if they are
+    one text; SODA's own reader does it like that."""
+    if text is None:
+        return replace(events, references=(file,))
+
+    def read(span_X2: Floats, video_X: Ints, caption_X: Ints) -> Ints:
+        order_X = np.lexsort((span_X2[:, 0], video_X))
+        order_X = order_X[file.present_V[video_X[order_X]]]
+        reading_X = caption_X.copy()
+        reading_X[order_X] = text.numbers(caption_X[order_X])
+        return reading_X
+
+    caption_P = read(events.span_P2, events.video_P, events.caption_P)
+    caption_R = read(file.span_R2, file.video_R, file.caption_R)
+    return replace(events, caption_P=caption_P, references=(replace(file, caption_R=caption_R),))
+
+
+def _captions(grouped: Groups, tokenised: Sequence[str], meteor: Meteor) -> dict[str, Floats]:
     """Each caption metric per video and tIoU, [V, T]."""
-    grouped = groups(events, TIOUS)
-    _check_references_have_words(events, grouped, tokenised)
     grams = ngrams(tokenised)
-    bleu_G4 = bleu(grouped, grams)
+    common = grams.common(grouped.hypothesis_U, grouped.reference_U)
+    bleu_G4 = bleu(grouped, grams, common)
     by_group = {
         "METEOR": _meteor(grouped, tokenised, meteor),
-        "CIDEr": cider(grouped, grams),
-        "Rouge-L": rouge(grouped, tokenised),
+        "CIDEr": cider(grouped, grams, common),
+        "Rouge-L": rouge(grouped, tokenised, common),
         **{f"Bleu_{n + 1}": bleu_G4[:, n] for n in range(4)},
     }
     return {name: by_group[name][grouped.index_VT] for name in CAPTION_METRICS}
@@ -368,7 +432,7 @@ def _check_references_have_words(events: Corpus, grouped: Groups, tokenised: Seq
     bad_G = (grouped.sums(empty_C[reference_I]) == grouped.size_G) & (grouped.size_G > 0)
     if bad_G.any():
         group = int(np.argmax(bad_G))
-        caption = events.captions[reference_I[np.argmax(grouped.group_I == group)]]
+        caption = tokenised[reference_I[np.argmax(grouped.group_I == group)]]
         video = events.videos[int(np.argwhere(grouped.index_VT == group)[0, 0])]
         raise AnnotationError(
             f"references: video {video!r}, all matched reference captions are empty once "
@@ -378,14 +442,9 @@ def _check_references_have_words(events: Corpus, grouped: Groups, tokenised: Seq
 
 def _meteor(grouped: Groups, tokenised: Sequence[str], meteor: Meteor) -> Floats:
     """METEOR of each group: the aggregate over its pairs, not their mean."""
-    pairs = zip(grouped.hypothesis_U.tolist(), grouped.reference_U.tolist(), strict=True)
-    statistics = meteor.statistics_many([(tokenised[h], tokenised[r]) for h, r in pairs])
-    members: list[list[tuple[int, ...]]] = [[] for _ in grouped.size_G]
-    for group, pair in zip(grouped.group_I.tolist(), grouped.pair_I.tolist(), strict=True):
-        members[group].append(statistics[pair])
-    for group, caption in zip(grouped.group_N.tolist(), grouped.hypothesis_N.tolist(), strict=True):
-        members[group].append(meteor.unmatched(tokenised[caption]))
-    return np.array([aggregate(group) for group in members], np.float64)
+    counts_U = meteor.statistics_of(tokenised, grouped.hypothesis_U, grouped.reference_U)
+    total = [grouped.sums(count_U[grouped.pair_I]) for count_U in summable(counts_U).T]
+    return meteor_score(np.stack(total, 1))
 
 
 def _localisation(events: Corpus, per_video: dict[str, Floats]) -> dict[str, float]:
@@ -410,14 +469,19 @@ def _localisation(events: Corpus, per_video: dict[str, Floats]) -> dict[str, flo
 
 
 def _soda(
-    events: Corpus, tokenised: Sequence[str], meteor: Meteor
+    parts: Sequence[Corpus], tokenised: Sequence[str], meteor: Meteor
 ) -> tuple[list[tuple[float, float, float]], Floats]:
     """Precision, recall and F1 against each reference file, each a mean over the file's videos;
     and the mean F1 of each video over the files that have it."""
+
+    def score_pairs(hypothesis_X: Ints, reference_X: Ints) -> Floats:
+        return meteor_score(meteor.statistics_of(tokenised, hypothesis_X, reference_X))
+
     by_reference = []
-    total_V, files_V = np.zeros(len(events.videos)), np.zeros(len(events.videos))
-    for file in events.references:
-        scores = soda(events, file, tokenised, meteor.score_many)
+    total_V, files_V = np.zeros(len(parts[0].videos)), np.zeros(len(parts[0].videos))
+    for part in parts:
+        (file,) = part.references
+        scores = soda(part, file, score_pairs)
         present = max(int(file.present_V.sum()), 1)
         precision, recall, f1 = (float(x_V[file.present_V].sum() / present) for x_V in scores)
         by_reference.append((precision, recall, f1))

@@ -7,16 +7,16 @@ Only overlapping pairs are ever scored, and the matching looks at nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
 
 from starc.evaluation.localisation import f1
-from starc.evaluation.pairs import Corpus, Floats, Ints, References
+from starc.evaluation.pairs import Corpus, Floats, Ints, References, distinct
 
-ScorePairs = Callable[[Sequence[tuple[str, str]]], Sequence[float]]
-"""Segment scores of (hypothesis, reference) pairs."""
+ScorePairs = Callable[[Ints, Ints], Floats]
+"""Segment scores of captions by number: hypotheses, references."""
 
 
 class Soda(NamedTuple):
@@ -27,15 +27,13 @@ class Soda(NamedTuple):
     f1_V: Floats
 
 
-def soda(corpus: Corpus, file: References, tokenised: Sequence[str], meteor: ScorePairs) -> Soda:
+def soda(corpus: Corpus, file: References, meteor: ScorePairs) -> Soda:
     """SODA_c of every video that the file has; 0 for the others."""
     videos = len(corpus.videos)
-    caption_O2 = np.stack(
-        [file.caption_R[file.reference_O], corpus.caption_P[file.prediction_O]], 1
+    pair_O, *captions_U = distinct(
+        file.caption_R[file.reference_O], corpus.caption_P[file.prediction_O]
     )
-    pair_U2, place_O = np.unique(caption_O2, axis=0, return_inverse=True)
-    score_U = meteor([(tokenised[a], tokenised[b]) for a, b in pair_U2.tolist()])
-    value_O = file.iou_O * np.array(score_U, np.float64)[place_O.ravel()]
+    value_O = file.iou_O * meteor(*captions_U)[pair_O]
 
     # By start; within a prediction from the last reference to the first, so that a prediction
     # never builds on itself.

@@ -1,17 +1,21 @@
 """Captions as the published evaluator sees them: Penn Treebank tokens in lower case.
 
 In: a raw caption. Out: its tokens joined by spaces, without punctuation. The rules reproduce what
-the Stanford tokeniser 3.4.1 does to a caption that is alone on its line, found by watching what
-comes out of it: at every place the rule that reaches furthest wins, the earlier one of two that
-reach equally far. Ordinary captions take a short cut that gives the same. A token may hold a
-no-break space (`1 1/2` is one), and some spellings are odd (`:)` is `:-rrb-`): scores need both.
+the Stanford tokeniser 3.4.1 does to a caption that is alone (`OneText`: among others), found by
+watching what comes out of it: at every place the rule that reaches furthest wins, the earlier one
+of two that reach equally far. Ordinary captions take a short cut that gives the same. A token may
+hold a no-break space (`1 1/2` is one), and some spellings are odd (`:)` is `:-rrb-`): scores need
+both.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 _words = str.split
 
@@ -35,7 +39,7 @@ _BEFORE_NUMBERS = _words("ca no op pp art fig nos figs prop")
 _OPENERS = _words("""
     about according additionally after earlier here however last many more once other since some
     such that their then there these they this what when while a an as at he if in it so we but her
-    now one our she the yet you
+    now one our she the yet you mr[.] ms[.]
 """)
 _SPLIT = {"cannot": 3, "gonna": 3, "gotta": 3, "lemme": 3, "gimme": 3, "wanna": 3}
 _FILES = _words("""
@@ -174,8 +178,8 @@ _CONTROLS = dict.fromkeys([*range(32), 127], "\t")
 
 # "... with a capital T." Alone, the letter would keep its full stop. But the published evaluator
 # reads all captions as one text, and the golden numbers have it as the end of a sentence, which it
-# is where the next caption begins with a capital too.
-_LAST_LETTER = re.compile(r"\s*[A-Z].*(?<![A-Za-z0-9.])[A-Z]\.\s*", re.DOTALL)
+# is where the next caption begins with such a word as "She". `OneText` looks at the next caption.
+_LAST_LETTER = re.compile(r"\s*[A-Z].*(?<![A-Za-z0-9.])[A-Z]\.", re.DOTALL)
 
 _ORDINARY = re.compile(
     r" *(?:(?:[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*[.,;:!?]?|[.,;:!?])(?: +(?!(?<=\d )\d)|\Z))*"
@@ -191,13 +195,56 @@ _CAREFUL = {
 @lru_cache(maxsize=1 << 17)
 def tokenise(caption: str) -> str:
     """The tokens of a caption, lower-cased, joined by spaces, punctuation left out."""
-    text = caption if caption.isascii() and "\n" not in caption else _NON_ASCII.sub(" ", caption)
+    text = _as_ascii(caption)
     tokens = tokenise_ordinary(text)
     if tokens is not None:
         return tokens
-    if _LAST_LETTER.fullmatch(text):
-        text = text.rstrip().removesuffix(".")
-    return tokenise_by_rules(text)
+    return tokenise_by_rules(text.removesuffix(".") if _LAST_LETTER.fullmatch(text) else text)
+
+
+def _as_ascii(caption: str) -> str:
+    """A caption on one line, without the characters that the published evaluator leaves out."""
+    if caption.isascii() and "\n" not in caption:
+        return caption
+    return _NON_ASCII.sub(" ", caption)
+
+
+class OneText:
+    """Captions as lines of one text, which is how the published tokeniser reads those of a run.
+
+    Where a caption ends in one letter and a full stop, or in `no.`, it depends on the next caption
+    whether the stop stays, so a caption may have several readings.
+    """
+
+    tokenised: list[str]
+    """The readings: first those of the captions as last lines, by number, then others."""
+
+    def __init__(self, captions: Sequence[str]) -> None:
+        self._lines = [_as_ascii(caption) for caption in captions]
+        ordinary = [tokenise_ordinary(line) for line in self._lines]
+        self._open = np.array([tokens is None for tokens in ordinary], bool)
+        self.tokenised = [
+            tokenise_by_rules(line) if tokens is None else tokens
+            for line, tokens in zip(self._lines, ordinary, strict=True)
+        ]
+        self._numbers = {(n, tokens): n for n, tokens in enumerate(self.tokenised)}
+
+    def numbers(self, caption_X: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The numbers of the readings, where the captions follow each other like this."""
+        reading_X = caption_X.copy()
+        for place in np.flatnonzero(self._open[caption_X]).tolist():
+            caption = int(caption_X[place])
+            following = ""
+            for n in caption_X[place + 1 :].tolist():
+                following += self._lines[n] + "\n"
+                if following.strip():
+                    break
+            tokens = tokenise_by_rules(self._lines[caption], following)
+            number = self._numbers.setdefault((caption, tokens), len(self.tokenised))
+            if number == len(self.tokenised):
+                self.tokenised.append(tokens)
+            reading_X[place] = number
+        return reading_X
 
 
 def tokenise_ordinary(text: str) -> str | None:
@@ -213,12 +260,13 @@ def tokenise_ordinary(text: str) -> str | None:
     return " ".join(" ".join(words).translate(_UNPUNCTUATED).split())
 
 
-def tokenise_by_rules(text: str) -> str:
-    """The tokens of any ASCII text, by the full set of rules.
+def tokenise_by_rules(text: str, following: str = "") -> str:
+    """The tokens of any ASCII text, by the full set of rules, where these lines follow.
 
     Control characters separate tokens; so do those that end a line, which a caption cannot hold.
     """
-    text = text.translate(_CONTROLS) + "\n"
+    last = len(text)
+    text = text.translate(_CONTROLS) + "\n" + following
     marks = _MARKS.intersection(text)
     tokens: list[str] = []
     place = 0
@@ -226,12 +274,12 @@ def tokenise_by_rules(text: str) -> str:
         easy = _EASY.match(text, place)
         assert easy is not None  # it matches the empty string
         place = easy.end()
+        if (place if easy[1] is None else easy.start(1)) >= last:
+            return " ".join(filter(None, tokens))
         if word := easy[1]:
             lowered = word.lower()
             cut = _SPLIT.get(lowered, len(lowered))
             tokens += (lowered[:cut], lowered[cut:])
-        elif place == len(text):
-            return " ".join(filter(None, tokens))
         else:
             stop = _stop(text, place, marks)
             tokens.append(_spelled(text[place:stop]))

@@ -349,14 +349,20 @@ class _EventReader:
             raise self.error(f"{what}: expected {wanted}, found {_glimpse(value)}")
         return value
 
+    @property
+    def event(self) -> str:
+        """The event that is being read."""
+        return f"event {len(self.spans) + 1}"
+
     def add(self, span: Any, sentence: Any) -> None:
-        event = f"event {len(self.spans) + 1}"
         if not isinstance(span, list) or len(span) != 2:
-            raise self.error(f"{event}: expected [start, end] in seconds, found {span!r:.60}")
-        start, end = (self._seconds(value, event) for value in span)
+            raise self.error(f"{self.event}: expected [start, end] in seconds, found {span!r:.60}")
+        start, end = span
+        if not (type(start) is type(end) is float and -LONGEST <= start <= end <= LONGEST):
+            start, end = self._seconds(start, self.event), self._seconds(end, self.event)
         if not isinstance(sentence, str):
             value = "no sentence" if sentence is None else f"{sentence!r:.60}"
-            raise self.error(f"{event}: expected a sentence as text, found {value}")
+            raise self.error(f"{self.event}: expected a sentence as text, found {value}")
         self.spans.append((start, end))
         self.sentences.append(sentence)
 
@@ -364,7 +370,7 @@ class _EventReader:
         """Add a list of objects: `times` is the key of the span or the keys of start and end,
         `texts` the keys of which the first that is there holds the sentence."""
         for value in self.expect(list, events, what):
-            event = self.expect(dict, value, f"event {len(self.spans) + 1}")
+            event = value if isinstance(value, dict) else self.expect(dict, value, self.event)
             span = event.get(times[0]) if len(times) == 1 else [event.get(key) for key in times]
             self.add(span, next((event[key] for key in texts if key in event), None))
 

@@ -198,6 +198,7 @@ def with_settings(config: Config, written: Mapping[str, Any]) -> Config:
     temperature = float(written.get("tau", config.saliency.temperature))
     retrieval = config.retrieval or RetrievalConfig()
     captions = int(written.get("soft_k", retrieval.captions))
+    saliency = bool(written.get("use_saliency", True))
     return dataclasses.replace(
         config,
         swsa=config.swsa if written.get("self_attn", True) else None,
@@ -207,9 +208,9 @@ def with_settings(config: Config, written: Mapping[str, Any]) -> Config:
         retrieval=dataclasses.replace(retrieval, captions=captions)
         if written.get("use_ret", True)
         else None,
-        prompt=PromptConfig() if written.get("use_salip", True) else None,
+        prompt=PromptConfig() if saliency and written.get("use_salip", True) else None,
         loss=dataclasses.replace(
             config.loss,
-            saliency_weight=float(int(weight / 2)) if written.get("use_saliency", True) else 0.0,
+            saliency_weight=float(int(weight / 2)) if saliency else 0.0,
         ),
     )

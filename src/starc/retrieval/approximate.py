@@ -123,7 +123,7 @@ class FaissStore(Datastore):
         self.encoder, self.width, self.mean_D = store.encoder, store.width, store.mean_D
 
     @classmethod
-    def load(cls, folder: str | Path, *, verify: bool = True) -> FaissStore:
+    def load(cls, folder: str | Path, *, verify: bool | None = None) -> FaissStore:
         """Read what `save` wrote, with the recall measured then."""
         stored = read_folder(folder, verify=verify)
         store = cls.__new__(cls)
@@ -242,7 +242,7 @@ class QdrantStore(Datastore):
             return opened.extended(store)
 
     @classmethod
-    def load(cls, folder: str | Path, *, verify: bool = True) -> QdrantStore:
+    def load(cls, folder: str | Path, *, verify: bool | None = None) -> QdrantStore:
         """Open the collection whose address `save` wrote; there are no checksums to verify."""
         facts = read_facts(folder)
         try:

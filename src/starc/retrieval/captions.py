@@ -38,6 +38,8 @@ from starc.files.reading import read_text
 
 VERSION, MARK = 1, "starc_datastore"
 FACTS, CAPTIONS, TENSORS = "datastore.json", "captions.jsonl", "embeddings.safetensors"
+MAPPED = 1 << 28
+"""Bytes from which a file is mapped without being read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,13 +264,19 @@ def own_files(folder: Path) -> list[str]:
         return []
 
 
-def read_folder(folder: str | Path, *, verify: bool = True) -> Folder:
-    """Read a datastore folder; `verify=False` skips the checksums (seconds per gigabyte)."""
+def read_folder(folder: str | Path, *, verify: bool | None = None) -> Folder:
+    """Read a datastore folder; embeddings are mapped, not read.
+
+    Checksums take a second per gigabyte: they are compared for all files (`verify=True`), for none
+    (False), or for those of up to MAPPED bytes.
+    """
     folder = recover(folder)
     facts = read_facts(folder)
-    for name, digest in facts["sha256"].items() if verify else ():
+    for name, digest in facts["sha256"].items() if verify is not False else ():
         if not (folder / name).is_file():
             raise DatastoreError(f"{folder}: {name} is missing; copy or build it again")
+        if verify is None and (folder / name).stat().st_size > MAPPED:
+            continue
         if digest_of(folder / name) != digest:
             raise DatastoreError(
                 f"{folder / name}: damaged or edited (its checksum differs); "
@@ -277,10 +285,11 @@ def read_folder(folder: str | Path, *, verify: bool = True) -> Folder:
     captions: list[str] = []
     videos: list[str | None] = []
     path = folder / CAPTIONS
+    read_record = json.JSONDecoder().decode
     try:
-        with path.open("rb") as lines:
+        with path.open(encoding="utf-8") as lines:
             for line in lines:
-                record = json.loads(line)
+                record = read_record(line)
                 captions.append(record["caption"])
                 videos.append(record["video"])
     except OSError as error:

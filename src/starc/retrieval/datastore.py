@@ -37,8 +37,12 @@ from starc.retrieval.captions import (
     write_folder,
 )
 from starc.retrieval.search import (
+    HALF_FROM,
+    PREPARED,
     SCAN_ROWS,
     EmbeddingTable,
+    FloatScan,
+    HalfScan,
     NearestCaptions,
     Recall,
     Scan,
@@ -211,10 +215,12 @@ class CaptionStore(Datastore):
         mean_D: Tensor | None = None,
         version: str | None = None,
         digest: str | None = None,
+        prepared: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Rows that already have unit length are kept as they are, not copied.
 
-        `version` is the starc that made it, `digest` names the folder it was read from, if any.
+        `version` is the starc that made it, `digest` names the folder it was read from, if any;
+        `prepared` is what search made of these very rows before.
         """
         if embedding_ND.ndim != 2 or len(embedding_ND) != len(captions):
             raise ValueError(
@@ -226,13 +232,16 @@ class CaptionStore(Datastore):
             raise DatastoreError("datastore: no captions in it; build it from at least one")
         self.captions: tuple[str, ...] = tuple(captions)
         self.videos: tuple[str | None, ...] = tuple(videos or [None] * len(captions))
-        self.embedding_ND: Tensor = _unit(embedding_ND.detach().float())
+        embedding_ND = embedding_ND.detach().float()
+        self.embedding_ND: Tensor = embedding_ND if prepared else _unit(embedding_ND)
         self.width = embedding_ND.shape[1]
         self.encoder = encoder
         self.mean_D = mean_D
         self.version = version or version_of("starc")
         self._digest = digest
+        self._prepared = prepared
         self._scan: Scan | None = None
+        self._searched = False
         self._rows: dict[str, Tensor] | None = None
 
     @classmethod
@@ -287,7 +296,7 @@ class CaptionStore(Datastore):
         return cls(*read_published(embeddings, sentences), encoder=encoder)
 
     @classmethod
-    def load(cls, folder: str | Path, *, verify: bool = True) -> CaptionStore:
+    def load(cls, folder: str | Path, *, verify: bool | None = None) -> CaptionStore:
         """Read a datastore folder; of a hierarchical or approximate one, the captions alone."""
         return cls.of(read_folder(folder, verify=verify))
 
@@ -302,10 +311,11 @@ class CaptionStore(Datastore):
             mean_D=folder.tensors.get("mean_D"),
             version=str(folder.facts.get("version", "unknown")),
             digest=folder.digest,
+            prepared=folder.tensors if folder.tensors.keys() >= PREPARED else None,
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_scan": None}  # packed for this process; made again on demand
+        return {**self.__dict__, "_scan": None}  # made again on demand
 
     @property
     def exact(self) -> CaptionStore:
@@ -325,10 +335,18 @@ class CaptionStore(Datastore):
         """Exact: what a float64 search over all captions gives, on the datastore's device."""
         hidden = self.hidden(videos)
         k = min(k, len(self) - max(map(len, hidden.values()), default=0))
-        if self._scan is None:
-            self._scan = fastest_scan(self.embedding_ND)
+        scan = self._scan
+        if scan is None and self._prepared is None and not self._searched:
+            scan = FloatScan(self.embedding_ND)  # one search alone does not repay preparing
+        elif scan is None:
+            scan = self._scan = fastest_scan(self.embedding_ND, self._prepared)
+        self._searched = True
         query_SD = query_SD.to(self.embedding_ND.device)
-        return exact_search(self.embedding_ND, query_SD, k, self._scan, [*map(hidden.get, videos)])
+        return exact_search(self.embedding_ND, query_SD, k, scan, [*map(hidden.get, videos)])
+
+    def prepared(self) -> Mapping[str, Tensor]:
+        """What makes the first search as quick as any; stored with a large datastore."""
+        return self._prepared or HalfScan.prepare(self.embedding_ND.cpu())
 
     def hidden(self, videos: Iterable[str | None]) -> dict[str | None, Tensor]:
         """Rows of the captions of videos. Ids meet as in annotation files: `v_x.mp4` is `x`."""
@@ -370,6 +388,8 @@ class CaptionStore(Datastore):
         tensors["embedding_ND"] = self.embedding_ND.half() if half else self.embedding_ND
         if self.mean_D is not None:
             tensors["mean_D"] = self.mean_D
+        if len(self) >= HALF_FROM and not half:  # rows in half precision are rounded otherwise
+            tensors |= {name: it for name, it in self.prepared().items() if name in PREPARED}
         tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
 
         def write_captions(path: Path) -> None:
@@ -382,10 +402,10 @@ class CaptionStore(Datastore):
         return {CAPTIONS: write_captions, TENSORS: lambda path: save_file(tensors, path)}
 
 
-def open_datastore(name: str | Path, *, verify: bool = True) -> Datastore:
+def open_datastore(name: str | Path, *, verify: bool | None = None) -> Datastore:
     """The datastore of a name: a folder of any kind, or `qdrant:LOCATION/COLLECTION`.
 
-    LOCATION is the URL of a server or a folder of Qdrant's own. `verify=False` skips checksums.
+    LOCATION is the URL of a server or a folder of Qdrant's own. `verify`: see `read_folder`.
     """
     from starc.retrieval.approximate import FaissStore, QdrantStore
     from starc.retrieval.hierarchy import HierarchicalStore

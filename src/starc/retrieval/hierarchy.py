@@ -128,7 +128,7 @@ class HierarchicalStore(Datastore):
         return files | {SUMMARIES: lambda path: path.write_text(text, encoding="utf-8")}
 
     @classmethod
-    def load(cls, folder: str | Path, *, verify: bool = True) -> HierarchicalStore:
+    def load(cls, folder: str | Path, *, verify: bool | None = None) -> HierarchicalStore:
         """Read what `save` wrote, without clustering again."""
         stored = read_folder(folder, verify=verify)
         below = CaptionStore.of(stored)

@@ -3,17 +3,15 @@
 In: unit rows embedding_ND and unit queries. Out: NearestCaptions, equal to what a float64 search
 over all rows gives. A scan scores every row cheaply, with a bound on its error; only rows that
 could still be among the best are scored again in float64. Small datastores are scanned in float32,
-large ones in int8, which is several times faster and changes no result.
+large ones in bfloat16 where the processor has it, which is faster and changes no result.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -23,13 +21,12 @@ log = logging.getLogger("starc")
 
 SCAN_ROWS = 65_536
 """Rows scored at a time: the scores of a few queries stay in the processor's cache."""
-INT8_FROM = 100_000
-"""Captions from which an int8 scan repays its preparation (about ten seconds per million)."""
+HALF_FROM = 100_000
+"""Captions from which a bfloat16 scan is used, and stored with the datastore."""
+PREPARED = frozenset({"scan_row_ND", "scan_mean_D", "scan_length"})
+"""The tensors that a bfloat16 scan is made of."""
 _QUERIES = 64
 _TILE = 32
-_LEVELS = 63
-"""Query levels on either side of 0. Seven bits, because AVX2 adds pairs of int8 products in 16."""
-_ROTATION = 64
 _CACHED = 1024
 
 
@@ -58,14 +55,18 @@ class Recall:
         return f"recall@{self.k} = {self.value:.4f} | queries:{self.queries}"
 
 
-def fastest_scan(embedding_ND: Tensor) -> Scan:
-    """The fastest scan for these rows that this machine computes correctly."""
-    if len(embedding_ND) >= INT8_FROM and embedding_ND.device.type == "cpu":
-        log.info("datastore: preparing %d captions for fast search", len(embedding_ND))
+@torch.no_grad()
+def fastest_scan(embedding_ND: Tensor, prepared: Mapping[str, Tensor] | None = None) -> Scan:
+    """The fastest scan for these rows that this machine computes correctly.
+
+    Its preparation costs two or three searches in float32; `prepared` saves it.
+    """
+    large = len(embedding_ND) >= HALF_FROM and embedding_ND.device.type == "cpu"
+    if large and _multiplies_bfloat16():
         try:
-            return Int8Scan(embedding_ND)
-        except (RuntimeError, AttributeError) as error:  # a processor or torch without the kernel
-            log.info("datastore: searching in float32, no int8 here (%s)", str(error)[:80])
+            return HalfScan(embedding_ND, prepared)
+        except RuntimeError as error:
+            log.info("datastore: searching in float32 (%s)", str(error)[:80])
     return FloatScan(embedding_ND)
 
 
@@ -189,107 +190,66 @@ class FloatScan:
         return one_S, one_S - 1
 
 
-class _PackedRows(NamedTuple):
-    first: int
-    packed: Any
-    length: float
-    """Length of the longest row."""
-    error: float
-    """Largest distance of a row from its int8 copy."""
+class HalfScan:
+    """Scores a bfloat16 copy of the rows, half their size, on processors that multiply such.
 
+    Rows are centred, which moves all scores of a query alike and makes them shorter. With q' the
+    rounded query, r' the rounded row and s the rounded score,
 
-class Int8Scan:
-    """Scores an int8 copy of the rows, a quarter of their size, with torch's FBGEMM kernel.
-
-    Rows are centred, which moves all scores of a query alike, and rotated by a Hadamard matrix,
-    which moves none: it spreads the few large coordinates that CLIP embeddings have, so that int8
-    loses little. With q' the rounded query and r' the int8 row,
-
-        |q·r - q'·r'| <= |q - q'| |r| + |q'| |r - r'|.
+        |q·r - s| <= |q - q'| |r| + |q'| |r - r'| + |q'| |r'| / 256,   |r - r'| <= |r| / 256.
     """
 
-    def __init__(self, embedding_ND: Tensor) -> None:
-        self.rotation_DD = _hadamard(_ROTATION)
-        self.mean_D = embedding_ND.mean(0)
-        engine, threads = torch.backends.quantized.engine, torch.get_num_threads()
-        with warnings.catch_warnings():
-            # Private operators: a torch without them gets the float32 screen.
-            warnings.filterwarnings("ignore", message=".*quantized tensor creation functions.*")
-            torch.backends.quantized.engine = "fbgemm"
-            torch.set_num_threads(1)  # the pieces are so small that threads only wait: five times
-            try:
-                self.packed_rows = [
-                    self._pack(first, embedding_ND[first : first + SCAN_ROWS])
-                    for first in range(0, len(embedding_ND), SCAN_ROWS)
-                ]
-            finally:
-                torch.set_num_threads(threads)
-                torch.backends.quantized.engine = engine
+    def __init__(self, embedding_ND: Tensor, prepared: Mapping[str, Tensor] | None = None) -> None:
+        """`prepared` is what an earlier scan of the same rows made (`prepare`)."""
+        prepared = prepared or self.prepare(embedding_ND)
+        self.row_ND, self.mean_D = prepared["scan_row_ND"], prepared["scan_mean_D"]
+        self.length = prepared["scan_length"].item()
         self._check(embedding_ND[:SCAN_ROWS])
 
-    def scores(self, query_SD: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
-        rotated_SD = self._rotated(query_SD) / self.scale_and_shift(query_SD)[0][:, None]
-        rounded_SD = (rotated_SD * _LEVELS).round() / _LEVELS
-        error_S = (rotated_SD - rounded_SD).norm(dim=1)
-        length_S = rounded_SD.norm(dim=1)
-        for rows in self.packed_rows:
-            score_SN = _multiply(rounded_SD, 1 / _LEVELS, _LEVELS + 1, rows.packed)
-            # the last term covers the float32 rounding of rotating, centring and rescaling
-            bound_S = error_S * rows.length + length_S * (rows.error + 1e-5)
-            yield rows.first, score_SN, bound_S
-
-    def scale_and_shift(self, query_SD: Tensor) -> tuple[Tensor, Tensor]:
-        scale_S = self._rotated(query_SD).abs().amax(1).clamp_min(1e-30)
-        return scale_S, query_SD @ self.mean_D
-
-    def _rotated(self, x_ND: Tensor) -> Tensor:
-        x_ND = pad(x_ND, (0, -x_ND.shape[1] % _ROTATION))
-        return (x_ND.reshape(-1, _ROTATION) @ self.rotation_DD).view(x_ND.shape)
-
-    def _pack(self, first: int, embedding_ND: Tensor) -> _PackedRows:
-        level_ND = torch.empty(
-            len(embedding_ND), len(self.mean_D) + -len(self.mean_D) % _ROTATION, dtype=torch.int8
-        )
-        scale_N = torch.empty(len(embedding_ND))
-        length = error = 0.0
+    @staticmethod
+    def prepare(embedding_ND: Tensor) -> dict[str, Tensor]:
+        """Centred rows, their mean, and the length of the longest."""
+        mean_D = embedding_ND.mean(0)
+        row_ND = torch.empty(embedding_ND.shape, dtype=torch.bfloat16)
+        length = 0.0
         for start in range(0, len(embedding_ND), _CACHED):  # far slower out of the cache
             part = slice(start, start + _CACHED)
-            row_ND = self._rotated(embedding_ND[part] - self.mean_D)
-            length = max(length, row_ND.norm(dim=1).amax().item())
-            scale_N[part] = row_ND.abs().amax(1).clamp_min(1e-30) / 127
-            rounded_ND = (row_ND / scale_N[part, None]).round_()
-            level_ND[part] = rounded_ND
-            row_ND -= rounded_ND.mul_(scale_N[part, None])
-            error = max(error, row_ND.norm(dim=1).amax().item())
-        quantised = torch._make_per_channel_quantized_tensor(
-            level_ND, scale_N.double(), torch.zeros_like(scale_N, dtype=torch.long), 0
-        )
-        return _PackedRows(
-            first, torch.ops.quantized.linear_prepack(quantised, None), length, error
-        )
+            centred_ND = embedding_ND[part] - mean_D
+            row_ND[part] = centred_ND
+            length = max(length, centred_ND.norm(dim=1).amax().item())
+        return {
+            "scan_row_ND": row_ND,
+            "scan_mean_D": mean_D,
+            "scan_length": torch.tensor([length]),
+        }
+
+    def scores(self, query_SD: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+        rounded_SD = query_SD.bfloat16()
+        error_S = (query_SD - rounded_SD).norm(dim=1)
+        length_S = rounded_SD.float().norm(dim=1)
+        # rows and scores are off by half a unit in the eighth bit; the last term covers the float32
+        # rounding of summing and centring
+        bound_S = (error_S + length_S * (2 / 256 + 1 / 256**2)) * self.length + 1e-5
+        for first in range(0, len(self.row_ND), SCAN_ROWS):
+            score_SN = rounded_SD @ self.row_ND[first : first + SCAN_ROWS].T
+            yield first, score_SN.float(), bound_S
+
+    def scale_and_shift(self, query_SD: Tensor) -> tuple[Tensor, Tensor]:
+        return query_SD.new_ones(len(query_SD)), query_SD @ self.mean_D
 
     def _check(self, embedding_ND: Tensor) -> None:
         """RuntimeError where this processor's kernel does not keep the bound."""
         query_SD = embedding_ND[:: max(1, len(embedding_ND) // 8)][:8]
         _, score_SN, bound_S = next(self.scores(query_SD))
-        scale_S, shift_S = self.scale_and_shift(query_SD)
-        true_SN = (query_SD @ embedding_ND.T - shift_S[:, None]) / scale_S[:, None]
+        true_SN = query_SD @ embedding_ND.T - self.scale_and_shift(query_SD)[1][:, None]
         if not bool(((score_SN - true_SN).abs() <= bound_S[:, None]).all()):
-            raise RuntimeError("the int8 kernel of this processor is not exact")
+            raise RuntimeError("the bfloat16 kernel of this processor is not exact")
 
 
-Scan = FloatScan | Int8Scan
+Scan = FloatScan | HalfScan
 
 
-def _multiply(rounded_SD: Tensor, step: float, zero: int, packed: Any) -> Tensor:
-    multiply = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-    score_SN: Tensor = multiply(rounded_SD, step, zero, packed)
-    return score_SN
-
-
-def _hadamard(size: int) -> Tensor:
-    """The orthogonal matrix of ±1/√size (Sylvester's construction)."""
-    matrix = torch.ones(1, 1)
-    while len(matrix) < size:
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
-    return matrix / math.sqrt(size)
+def _multiplies_bfloat16() -> bool:
+    """Whether the processor has instructions for it; torch tells by private functions."""
+    known = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in known)
