@@ -338,9 +338,13 @@ class Captioner:
             if entry is not None and before is None:
                 cache.write(entry, made.to_json())
             events = _of_one_picture(made) if one.features.frames == 1 else made.events
-            if "unfamiliar" in made.provenance and not self.options.force:
+            known = made.provenance
+            if "unfamiliar" in known and self.options.force:
+                known = {**known, "forced": "yes"}
+            elif "unfamiliar" in known:
                 events = ()
-            captioned.append(replace(made, video=printable_name(one.video), events=events))
+            video = printable_name(one.video)
+            captioned.append(replace(made, video=video, events=events, provenance=known))
         return captioned
 
     def _entry(self, one: ReadVideo) -> Path | None:
