@@ -216,7 +216,7 @@ def starc_caption(*arguments: object, cache: Path, **environment: str) -> Ran:
     )
     while child.poll() is None:
         held.append((time.perf_counter() - began, session_bytes(child.pid)))
-        time.sleep(0.05)
+        time.sleep(0.2)
     assert child.returncode == 0, f"starc caption {arguments}: exit code {child.returncode}"
     wall, used = time.perf_counter() - began, cpu_seconds(children=True) - before
     return Ran(wall, used, max(bytes for _, bytes in held), held)

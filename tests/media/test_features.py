@@ -168,7 +168,7 @@ def test_bad_files(tmp_path: Path) -> None:
 )
 def test_tensors_that_are_no_plain_arrays(tensor: torch.Tensor, tmp_path: Path) -> None:
     torch.save({"a": tensor}, tmp_path / "f.pth")
-    with pytest.raises(VideoError, match="a: cannot be read .*not a plain array"):
+    with pytest.raises(VideoError, match=r"a: cannot be read .*not a plain array"):
         FeatureStore.open(tmp_path / "f.pth")["a"]
 
 
