@@ -39,6 +39,7 @@ from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover, replacing_folder, require_ours
+from starc.files.reading import parse_json
 from starc.media.encoders import hub_is_away
 from starc.model import published
 from starc.model.joint_space import JointSpace
@@ -226,7 +227,7 @@ def read_config(folder: Path) -> Config:
     """The settings in a model folder."""
     path = folder / CONFIG
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CheckpointError(f"{path}: not JSON ({error}); save it again") from None
     if not isinstance(facts, dict) or facts.pop(MARK, None) != MODEL_VERSION:

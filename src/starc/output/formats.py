@@ -85,7 +85,7 @@ def write(
     format: str | None = None,
     mode: Mode | None = None,
     granularity: float = 1.0,
-    source: Path | None = None,
+    source: str | Path | None = None,
     overwrite: bool = False,
 ) -> tuple[str, ...]:
     """Write one file; returns notes on what had to be repaired or left out.
@@ -93,7 +93,7 @@ def write(
     `source` is the video itself: chapters go into a copy of it, and an HTML page plays it. A file
     that we did not write is replaced only with `overwrite`.
     """
-    path = Path(path)
+    path, source = Path(path), None if source is None else Path(source)
     format = check_format(format or infer(path), mode, path)
     if format == "video":
         if source is None:
