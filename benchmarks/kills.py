@@ -4,7 +4,7 @@ One process and two, from scratch and from other weights, and an ablation of two
 killed (SIGKILL) at a random moment until it has lived through its share of kills, then it goes on
 to its end; it counts when its last weights are those of a run that nobody disturbed.
 
-    python benchmarks/kills.py [--kills 60] [--seed 0]
+    python benchmarks/kills.py [--kills 60] [--seed 0] [--cases 0 1 2 3 4]
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ from support.small_training import SMALL, files, given
 
 SETTINGS = [*SMALL, "train.epochs=6", "train.save_every=1", "train.validate_every=0"]
 TABLE = Ablation("Pooling", (Row("weighted"), Row("even", ("model.segments.pooling=uniform",))))
+CASES = (
+    "one process", "one process, --init", "two processes", "two processes, --init", "an ablation",
+)  # fmt: skip
 PER_RUN = 4
 """Kills that one run lives through."""
 Start = Callable[[Path], list[int]]
@@ -141,23 +144,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    every = range(len(CASES))
+    parser.add_argument("--cases", type=int, nargs="+", choices=every, default=every)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rng, each = random.Random(options.seed), max(1, options.kills // 5)
+    each = max(1, options.kills // len(CASES))
     with tempfile.TemporaryDirectory() as folder:
         place, data = Path(folder), Path(folder) / "data"
         files(data)
         plain = given(data)
         ended(training(plain, 1)(place / "first"))
         other = replace(plain, init=place / "first/last")
-        for name, start in (
-            ("one process", training(plain, 1)),
-            ("one process, --init", training(other, 1)),
-            ("two processes", training(plain, 2)),
-            ("two processes, --init", training(other, 2)),
-            ("an ablation", ablation(data)),
-        ):
-            runs, same = measure(start, place / name, each, rng)
+        starts = [training(which, count) for count in (1, 2) for which in (plain, other)]
+        starts.append(ablation(data))
+        for case in options.cases:
+            name, rng = CASES[case], random.Random(options.seed + case)
+            runs, same = measure(starts[case], place / name, each, rng)
             print(f"{name}: {each} kills, {same} of {runs} runs with the same weights", flush=True)
 
 

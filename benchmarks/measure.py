@@ -76,14 +76,22 @@ def resident_bytes(pid: int | str = "self") -> int:
 
 
 def session_bytes(session: int) -> int:
-    """The memory that all processes of a session hold."""
+    """The memory that all processes of a session hold.
+
+    A child that has not yet become another program shares its parent's memory and is not counted.
+    """
     pages = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            fields = stat.read_text("utf-8", "replace").rpartition(")")[2].split()
+            fields = (process / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+            if int(fields[3]) != session:
+                continue
+            line, parent = (process / "cmdline").read_bytes(), Path("/proc") / fields[1]
+            if int(process.name) != session and line == (parent / "cmdline").read_bytes():
+                continue
         except OSError:  # it ended meanwhile
             continue
-        pages += int(fields[21]) if int(fields[3]) == session else 0
+        pages += int(fields[21])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 

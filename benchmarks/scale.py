@@ -58,7 +58,7 @@ def resume(folder: Path, size: Size) -> None:
     with Manifest(out) as manifest:
         for job in jobs:
             for path in job.outputs.values():
-                path.touch()
+                path.write_bytes(b"x")
             identity = batch.identify(job.video)
             row = batch.done_row(job, manifest, identity, batch.Written((), ()), 1.0, "settings")
             lines.append(json.dumps(dataclasses.asdict(row)) + "\n")

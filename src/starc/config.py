@@ -63,10 +63,10 @@ class InputConfig:
     joint_space: bool = False
     """Features are vectors of pictures and speech together (joint.safetensors maps into it)."""
     familiar_speech: float = added(0.0)
-    """Below this likeness of its speech to the datastore (inference/familiarity.py) a video is not
-    of the model's kind, and is not captioned unasked; 0: all are."""
+    """A video whose speech is less like the datastore than this, and whose frames are farther than
+    `familiar_frames`, is not captioned unasked (inference/familiarity.py); 0: not looked at."""
     familiar_frames: float = added(0.0)
-    """The same of its frames, where nothing is said."""
+    """Distance of its frames from those of training, of which 1 is ordinary; 0: not looked at."""
     video: bool = added(True)
     """The decoder sees the video. Without it (speech only) nothing that is made of frames is left:
     no saliency, no retrieval."""

@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import re
 import resource
 import select
 import subprocess
@@ -35,6 +36,8 @@ MEMORY = 4 << 30
 BATCH = 25
 KILLS, DISKS, REQUESTS = 25, 5, 1000
 """Kills and full disks per kind of work, and requests, of the long attack."""
+KILLED_TRAININGS = ("one process", "one process, --init", "two", "two, --init", "an ablation")
+"""The cases of benchmarks/kills.py."""
 Try = Callable[[random.Random], str | None]
 
 
@@ -139,6 +142,19 @@ def one_by_one(notes: Notes, name: str, count: int, attempt: Try, end: float) ->
         notes.add(name, n + 1, [f"{n}: {problem}"] if problem else [])
 
 
+def trainings(notes: Notes, count: int) -> None:
+    """Kills of training, whose weights must be those of an undisturbed run."""
+    program = Path(__file__).parents[2] / "benchmarks/kills.py"
+    for case, name in enumerate(KILLED_TRAININGS):
+        title = f"kills: training, {name}"
+        if not notes.tried(title):
+            command = [sys.executable, program, "--kills", str(count), "--cases", str(case)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            said = re.search(r"(\d+) kills, (\d+) of (\d+) runs", done.stdout)
+            problem = [] if said and said[2] == said[3] else [(done.stdout + done.stderr)[-300:]]
+            notes.add(title, int(said[1]) if said else 1, problem)
+
+
 def run(
     share: float, only: str | None, notes: Notes, *, minutes: float = 1e9, place: Path
 ) -> Notes:
@@ -171,11 +187,7 @@ def run(
                 notes, title, many(count), lambda rng, a=attack, w=work, f=folder: a(f, rng, w), end
             )  # type: ignore[misc]
     if only == "training" or (only is None and share >= 1):
-        program = Path(__file__).parents[2] / "benchmarks/kills.py"
-        done = subprocess.run(
-            [sys.executable, program, "--kills", "60"], capture_output=True, text=True
-        )
-        print(done.stdout, flush=True)
+        trainings(notes, many(60))
     return notes
 
 

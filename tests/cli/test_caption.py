@@ -221,6 +221,21 @@ def test_quiet_says_only_errors(
     assert "bad.mp4: not a video" in line
 
 
+def test_ctrl_c_says_what_is_kept_of_one_video(
+    captioner: Captioner, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    video = colour_clip(tmp_path / "a.mp4", seconds=2)
+    monkeypatch.setattr(captioner, "caption_read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        to_file(captioner, video, tmp_path / "a.vtt")
+    assert "note: nothing was written; stages that were finished" in capsys.readouterr().err
+    assert not (tmp_path / "a.vtt").exists()
+
+
 def test_wrong_requests_fail_before_the_work(captioner: Captioner, tmp_path: Path) -> None:
     absent = tmp_path / "absent.mp4"
     with pytest.raises(ConfigError, match="no format ends like this"):

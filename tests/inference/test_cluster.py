@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from starc.errors import MissingExtra
+from starc.errors import MissingExtra, StarcError
 from starc.inference import cluster
 from starc.inference.jobs import MANIFEST, Manifest
 from starc.types import Captioned
@@ -52,6 +52,28 @@ def test_without_ray_it_says_what_to_install(
 
     monkeypatch.setattr(importlib, "import_module", absent)
     with Manifest(tmp_path) as manifest, pytest.raises(MissingExtra, match=r"starc\[ray\]"):
+        cluster.run([], BrightnessCaptioner, manifest, settings="s")
+
+
+def test_a_cluster_that_does_not_answer_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ray:
+        @staticmethod
+        def is_initialized() -> bool:
+            return False
+
+        @staticmethod
+        def init(**_: object) -> None:
+            raise RuntimeError("no GCS\nat 192.0.2.2")
+
+    monkeypatch.setattr(importlib, "import_module", lambda name: Ray)
+    with (
+        Manifest(tmp_path) as manifest,
+        pytest.raises(
+            StarcError, match=r"no cluster answers \(no GCS at 192.0.2.2\); check RAY_ADD"
+        ),
+    ):
         cluster.run([], BrightnessCaptioner, manifest, settings="s")
 
 

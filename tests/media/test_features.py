@@ -163,6 +163,15 @@ def test_bad_files(tmp_path: Path) -> None:
         FeatureStore.open(folder)["a"]
 
 
+@pytest.mark.parametrize(
+    "tensor", [torch.ones(3, 3).to_sparse(), torch.ones(3, 3, dtype=torch.complex64)]
+)
+def test_tensors_that_are_no_plain_arrays(tensor: torch.Tensor, tmp_path: Path) -> None:
+    torch.save({"a": tensor}, tmp_path / "f.pth")
+    with pytest.raises(VideoError, match=r"a: cannot be read .*not a plain array"):
+        FeatureStore.open(tmp_path / "f.pth")["a"]
+
+
 def test_wrong_calls(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="as a file name"):
         save_features(tmp_path / "a", {"../up": made(1)})

@@ -214,12 +214,13 @@ def test_no_network_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         deaf.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{deaf.getsockname()[1]}")
         encoders.hub_is_away.cache_clear()
-        began = time.monotonic()
+        waited: list[float] = []
+        monkeypatch.setattr(time, "sleep", waited.append)  # between tries
         with pytest.raises(CheckpointError, match="the hub does not answer"):
             checkpoint.load("nobody/nothing")
         with pytest.raises(CheckpointError, match="the model hub does not answer"):
             encoders.load_image_encoder("nobody/nothing")
-        assert time.monotonic() - began < 20  # of which most is importing transformers
+        assert sum(waited) < 10
     encoders.hub_is_away.cache_clear()
 
 

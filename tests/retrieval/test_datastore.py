@@ -113,6 +113,14 @@ def test_a_damaged_folder_is_refused(tmp_path: Path):
         CaptionStore.load(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("name", ["captions.jsonl", "datastore.json"])
+def test_json_that_is_too_deep_is_one_line(tmp_path: Path, name: str):
+    CaptionStore(["a"], torch.ones(1, 4)).save(tmp_path / "store")
+    (tmp_path / "store" / name).write_text("[" * 100_000)
+    with pytest.raises(DatastoreError, match=name):
+        open_datastore(tmp_path / "store", verify=False)
+
+
 def test_only_a_folder_of_our_own_files_is_replaced(tmp_path: Path):
     ours = random_store(20, 8)
     for name, broken in {

@@ -205,8 +205,12 @@ def caption_file(
         raise ConfigError("--format video: is a video file, not text; name a file to write")
     if out is not None:
         check_target(out, overwrite=output.overwrite)
-    with stages() as on_progress:
-        captioned, doubtful = output.select(captioner.caption(video, on_progress=on_progress))
+    try:
+        with stages() as on_progress:
+            captioned, doubtful = output.select(captioner.caption(video, on_progress=on_progress))
+    except KeyboardInterrupt:
+        note("nothing was written; stages that were finished are kept, the same command goes on")
+        raise
     chosen: dict[str, Any] = {
         "format": format,
         "mode": output.mode,

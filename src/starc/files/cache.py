@@ -21,6 +21,7 @@ from typing import Any
 
 from starc.errors import StarcError, VideoError
 from starc.files.atomic import replacing
+from starc.files.reading import parse_json
 
 log = logging.getLogger("starc")
 
@@ -94,7 +95,7 @@ def key(*parts: str) -> str:
 def read(entry: Path) -> Any | None:
     """What was written, or None."""
     try:
-        return json.loads(entry.read_text("utf-8"))
+        return parse_json(entry.read_text("utf-8"))
     except (OSError, ValueError):
         return None
 

@@ -8,9 +8,11 @@ be text is given up at its first zero byte.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 LARGEST = 1 << 30
 """Bytes of an annotation, transcript or caption file; parsed, it takes some ten times as many."""
@@ -38,3 +40,11 @@ def read_bytes(path: Path, *, most: int = LARGEST, text: bool = False) -> bytes:
 def read_text(path: Path, *, most: int = LARGEST) -> str:
     """All of a UTF-8 file, without a byte order mark; UnicodeDecodeError if it is no such text."""
     return read_bytes(path, most=most, text=True).decode("utf-8-sig")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text says; ValueError if it is none, or too deep to be read."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None

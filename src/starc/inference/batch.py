@@ -118,11 +118,15 @@ def doubts(captioned: Captioned) -> tuple[str, ...]:
     nothing, _, why = captioned.provenance.get("speech", "").partition(": ")
     if nothing == "none" and why not in NO_DOUBT:
         lines.append(f"the speech was left out: {why}")
-    if (unfamiliar := captioned.provenance.get("unfamiliar")) and not captioned.events:
-        lines.append(f"not captioned: {unfamiliar}; --force shows what it would say")
-    elif unfamiliar:
-        lines.append(f"shown by --force: {unfamiliar}")
-    elif not captioned.events:
+    if "forced" in captioned.provenance:
+        lines.append("unlike the videos that this model knows: take the captions for inventions")
+    elif "unfamiliar" in captioned.provenance:
+        lines.append(
+            "not captioned: this is unlike the videos that the model knows, it would invent what "
+            "happens; --force shows that"
+        )
+        return tuple(lines)
+    if not captioned.events:
         lines.append("no event was found")
     elif known and statistics.median(known) < UNSURE:
         lines.append(

@@ -103,7 +103,13 @@ def _ray() -> Any:
     except ImportError:
         raise MissingExtra("Ray", "ray") from None
     if not ray.is_initialized():
-        ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+        try:
+            ray.init(logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
+        except Exception as error:
+            why = " ".join(str(error).split())[:160]
+            raise StarcError(
+                f"--engine ray: no cluster answers ({why}); check RAY_ADDRESS, or use local"
+            ) from error
     return ray
 
 

@@ -1,10 +1,11 @@
-"""Is this a video of the model's kind? Measured against the captions that it knows.
+"""Is this a video of the model's kind? Its frames and its speech, against what the model knows.
 
-In: a model with a joint space and a datastore, the speech and the image features of a video. Out:
-how near the nearest caption is to its sentences, or to its frames where nothing is said, at the
-upper quartile: a quarter of what is said about cooking names food or tools, chatter or not. Each
-model folder says from which value on it speaks unasked (`inputs.familiar_speech`,
-`inputs.familiar_frames`); docs/model-card.md has the distributions.
+In: a model with a joint space and a datastore, the speech and the image features of a video. Frames
+are as far as the mean square of their image features, standardised by those of training: 1 is an
+ordinary training frame. Speech is as near as its sentences are to their nearest captions, at the
+upper quartile: a quarter of what is said about cooking names food or tools, chatter or not. Either
+is enough. Each model folder says which values it speaks up to unasked (`inputs.familiar_frames`,
+`inputs.familiar_speech`); benchmarks/familiarity.py prints the distributions.
 """
 
 from __future__ import annotations
@@ -15,37 +16,44 @@ import torch
 from torch import Tensor
 
 from starc.model.checkpoint import Loaded
+from starc.model.joint_space import JointSpace
 from starc.types import Sentence
 
 QUANTILE = 0.75
 
 
-def familiarity(loaded: Loaded, query_ND: Tensor) -> float | None:
-    """Likeness of vectors of the joint space to their nearest captions, 0 to 1."""
+def frame_distance(joint: JointSpace, image_TI: Tensor) -> float | None:
+    """How far the frames of a video (the median one) are from those of training."""
+    if not len(image_TI) or image_TI.shape[1] != len(joint.mean_I):
+        return None
+    standard_TI = (image_TI - joint.mean_I) / joint.deviation_I
+    return float(standard_TI.square().mean(1).median())
+
+
+def speech_likeness(loaded: Loaded, sentences: Sequence[Sentence]) -> float | None:
+    """How near what is said comes to the captions of the datastore, 0 to 1."""
+    if loaded.joint is None or loaded.store is None or not len(loaded.store) or not sentences:
+        return None
+    query_ND = torch.stack([loaded.joint.words(sentence.text) for sentence in sentences])
     query_ND = query_ND[query_ND.any(1)]
-    if loaded.store is None or not len(loaded.store) or not len(query_ND):
+    if not len(query_ND):
         return None
     nearest_N = loaded.store.search(query_ND, k=1).score_SR[:, 0]
     return float(nearest_N.float().quantile(QUANTILE))
 
 
 def why_unfamiliar(loaded: Loaded, image_TI: Tensor, sentences: Sequence[Sentence]) -> str | None:
-    """Why this video is not of the model's kind; None if it is, or nobody can tell."""
+    """What tells this video from the model's kind; None if nothing does, or nobody can tell."""
     joint, inputs = loaded.joint, loaded.config.inputs
     if joint is None:
         return None
-    if sentences:
-        query_ND = torch.stack([joint.words(sentence.text) for sentence in sentences])
-        what, least = "what is said", inputs.familiar_speech
-    elif image_TI.shape[1] == len(joint.mean_I):
-        query_ND, what, least = (
-            joint.encode_images(image_TI),
-            "what is seen",
-            inputs.familiar_frames,
-        )
-    else:
-        return None
-    likeness = familiarity(loaded, query_ND) if least else None
-    if likeness is None or likeness >= least:
-        return None
-    return f"{what} is unlike the videos this model knows ({likeness:.2f}, at least {least:.2f})"
+    reasons = []
+    if inputs.familiar_frames and (far := frame_distance(joint, image_TI)) is not None:
+        if far <= inputs.familiar_frames:
+            return None
+        reasons.append(f"frames {far:.2f} away, at most {inputs.familiar_frames:.2f}")
+    if inputs.familiar_speech and (near := speech_likeness(loaded, sentences)) is not None:
+        if near >= inputs.familiar_speech:
+            return None
+        reasons.append(f"speech {near:.2f} like, at least {inputs.familiar_speech:.2f}")
+    return "; ".join(reasons) or None

@@ -37,7 +37,7 @@ from starc.media.speech import (
     transcribe,
 )
 from starc.model import folder
-from starc.types import Captioned
+from starc.types import Captioned, Event
 
 if TYPE_CHECKING:  # these bring torch, which a cached answer does without
     from starc.inference.models import Models
@@ -378,9 +378,14 @@ class Captioner:
 
     def _shown(self, captioned: Captioned, video: Path) -> Captioned:
         """An answer for this very file; without events where the model should not speak."""
-        hidden = "unfamiliar" in captioned.provenance and not self.options.force
-        events = () if hidden else captioned.events
-        return replace(captioned, video=printable_name(video), events=events)
+        events, known = captioned.events, captioned.provenance
+        if len(captioned.frame_times) == 1:
+            events = _of_one_picture(captioned)
+        if "unfamiliar" in known and self.options.force:
+            known = {**known, "forced": "yes"}
+        elif "unfamiliar" in known:
+            events = ()
+        return replace(captioned, video=printable_name(video), events=events, provenance=known)
 
     def _place(self, kind: str) -> Path:
         return (self.options.cache or cache.cache_folder()) / kind
@@ -400,3 +405,9 @@ def _read_captioned(entry: Path) -> Captioned | None:
         return Captioned.from_json(cache.read(entry) or {})
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
+
+
+def _of_one_picture(captioned: Captioned) -> tuple[Event, ...]:
+    """The surest event, all along: parts of a single picture cannot be told apart in time."""
+    best = max(captioned.events, key=lambda event: event.confidence or 0.0, default=None)
+    return () if best is None else (replace(best, start=0.0, end=captioned.duration),)

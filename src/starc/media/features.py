@@ -327,7 +327,10 @@ class FeatureStore(Mapping[str, Tensor]):
 
     def _tensor(self, name: str) -> Tensor:
         try:
-            return self._read(self._entries[name])
+            found = self._read(self._entries[name])
+            if found.layout != torch.strided or found.is_quantized or found.is_complex():
+                raise ValueError(f"{found.layout}, {found.dtype}: not a plain array of numbers")
+            return found
         except BROKEN as error:
             raise VideoError(
                 f"{self.path}: {name}: cannot be read ({_short(error)}); extract it again"

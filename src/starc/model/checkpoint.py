@@ -127,7 +127,7 @@ def save(
     `bits` are those of a stored weight: 32, 16 or, of a matrix, 8. The writer's files are copied.
     """
     folder = recover(folder)
-    _require_ours(folder)
+    require_own(folder)
     try:
         with replacing_folder(folder) as fresh:
             state: dict[str, Tensor] = {}
@@ -242,12 +242,12 @@ def load_writer(
     return CaptionWriter(reader, tokenizer, settings, folder, head)  # type: ignore[arg-type]
 
 
-def _require_ours(folder: Path) -> None:
-    """Refuse to replace a folder that holds anything but a model of ours."""
+def require_own(folder: Path, *beside: str) -> None:
+    """Refuse to replace a folder that holds anything but a model of ours, and `beside`."""
 
     def files(_: Mapping[str, Any]) -> list[str]:
         store = [f"{DATASTORE}/{name}" for name in captions.own_files(folder / DATASTORE)]
-        return [*FILES[1:], *store]
+        return [*FILES[1:], *store, *beside]
 
     require_ours(folder, CONFIG, MARK, files, CheckpointError)
 

@@ -5,7 +5,6 @@ This is what a cached answer is found by, so nothing here opens weights or impor
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from starc.config import MODEL_VERSION, Config, from_dict
@@ -13,6 +12,7 @@ from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover
 from starc.files.hub import hub_is_away
+from starc.files.reading import parse_json
 
 MARK = "starc_model"
 """The key of config.json by which a folder is known to be ours; its value is the version."""
@@ -54,7 +54,7 @@ def read_config(folder: Path) -> Config:
     """The settings in a model folder."""
     path = folder / CONFIG
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{folder}: no {CONFIG}; is this a model folder?") from None
     except ValueError as error:

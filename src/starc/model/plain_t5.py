@@ -7,7 +7,6 @@ tokenizer's ids go, and rows of time tokens come: random, as long on average as 
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,6 +23,7 @@ from starc.config import Config, T5Config
 from starc.decoder.t5 import T5
 from starc.errors import CheckpointError
 from starc.files.hub import hub_is_away
+from starc.files.reading import parse_json
 from starc.model.checkpoint import Loaded, read_tokenizer
 from starc.model.folder import CONFIG, TOKENIZER, WEIGHTS
 from starc.model.starc import STaRC
@@ -47,7 +47,7 @@ def load(name: str, config: Config, tokenizer: Tokenizer | None = None) -> Loade
     """The T5 of a folder or hub id, with `config` at its sizes; `tokenizer` if it has none."""
     folder = _folder(name)
     try:
-        facts = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        facts = parse_json((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / CONFIG}: cannot be read ({error})") from None
     if (folder / TOKENIZER).is_file() and tokenizer is None:

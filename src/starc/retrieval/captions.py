@@ -34,7 +34,7 @@ from starc.errors import DatastoreError
 from starc.files import pickles
 from starc.files.annotations import read_references
 from starc.files.atomic import recover, replacing_folder, require_ours
-from starc.files.reading import read_text
+from starc.files.reading import parse_json, read_text
 
 VERSION, MARK = 1, "starc_datastore"
 FACTS, CAPTIONS, TENSORS = "datastore.json", "captions.jsonl", "embeddings.safetensors"
@@ -114,10 +114,10 @@ def _json_captions(path: Path, subset: str | None) -> CaptionList:
     """Strings, records with a `caption` and perhaps a `video`, or annotations."""
     text = _text(path)
     try:
-        records = json.loads(text)
+        records = parse_json(text)
     except ValueError:
         try:
-            records = [json.loads(line) for line in text.split("\n") if line.strip()]
+            records = [parse_json(line) for line in text.split("\n") if line.strip()]
         except ValueError as error:
             raise DatastoreError(f"{path}: not valid JSON ({error})") from None
     if isinstance(records, dict) and {"images", "annotations"} <= records.keys():  # COCO's
@@ -203,7 +203,7 @@ def _array(path: Path) -> Tensor:
 def _sentences(path: Path) -> list[str]:
     if path.suffix.lower() == ".json":
         try:
-            texts = json.loads(_text(path))
+            texts = parse_json(_text(path))
         except ValueError as error:
             raise DatastoreError(f"{path}: not valid JSON ({error})") from None
     else:
@@ -285,11 +285,10 @@ def read_folder(folder: str | Path, *, verify: bool | None = None) -> Folder:
     captions: list[str] = []
     videos: list[str | None] = []
     path = folder / CAPTIONS
-    read_record = json.JSONDecoder().decode
     try:
         with path.open(encoding="utf-8") as lines:
             for line in lines:
-                record = read_record(line)
+                record = parse_json(line)
                 captions.append(record["caption"])
                 videos.append(record["video"])
     except OSError as error:
@@ -314,7 +313,7 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
     """What datastore.json says: `kind`, `encoder`, `sha256` and the rest."""
     folder = recover(folder)
     try:
-        facts: Any = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        facts: Any = parse_json((folder / FACTS).read_text(encoding="utf-8"))
     except OSError:
         raise DatastoreError(
             f"{folder}: not a datastore (no {FACTS}); build one with starc datastore build"

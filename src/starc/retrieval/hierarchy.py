@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
+from starc.files.reading import parse_json
 from starc.retrieval.captions import read_folder
 from starc.retrieval.datastore import CaptionStore, Datastore
 from starc.retrieval.search import NearestCaptions
@@ -148,7 +149,7 @@ class HierarchicalStore(Datastore):
 
 def _read_summaries(path: Path, below: CaptionStore, rows: Sequence[Tensor]) -> list[CaptionStore]:
     try:
-        records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        records = [parse_json(line) for line in path.read_text("utf-8").splitlines()]
         return [
             below.derived(
                 tuple(record["caption"] for record in records if record["level"] == level),

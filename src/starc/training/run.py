@@ -4,9 +4,11 @@
     metrics.jsonl                  a line per step and per validation
     step-000120/                   a whole model folder, with training.pt to go on from
     last, best                     links to such folders, moved in one step
+    lock                           says that the folder is a run's
 
 A step folder is complete before a link points to it, so a run can be killed at any moment and
 resumed. One job at a time: its main process locks the folder, its other processes only read.
+Nothing that others put here is replaced or removed.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import fcntl
 import importlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -26,10 +29,13 @@ import torch
 
 from starc.errors import CheckpointError, ConfigError, MissingExtra
 from starc.files.atomic import replacing
+from starc.model.checkpoint import require_own
 
 RECIPE, MANIFEST, METRICS, STATE = "recipe.json", "manifest.json", "metrics.jsonl", "training.pt"
 LOCK, TENSORBOARD, WANDB = "lock", "tensorboard", "wandb.json"
 """Inside the run's folder."""
+MARK = "A run of starc train; empty or gone, the folder is not known as one.\n"
+_STEP, _HALF = re.compile(r"step-\d{6,}"), re.compile(r"\.{1,2}half-\d{6,}(\.\w{8}\.part)?")
 _NOT_DRAWN = {"step", "steps", "epoch", "validation"}
 
 
@@ -50,8 +56,12 @@ class RunFolder:
             raise ConfigError(
                 f"{self.folder}: holds a run already; --resume goes on with it, or choose another"
             )
+        if not resume and (taken := self._taken()):
+            raise ConfigError(
+                f"{self.folder}: holds {taken}, which is not of a run; choose another folder"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.folder / LOCK).open("w")
+        self._lock = (self.folder / LOCK).open("a+", encoding="utf-8")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -59,6 +69,25 @@ class RunFolder:
             raise ConfigError(
                 f"{self.folder}: another process is training here; wait for it or choose another"
             ) from None
+        if self._lock.tell() == 0:
+            self._lock.write(MARK)
+            self._lock.flush()
+        for half in self.folder.iterdir():
+            if _HALF.fullmatch(half.name):  # left by a kill
+                shutil.rmtree(half, ignore_errors=True)
+
+    def _taken(self) -> str | None:
+        """A name in the folder that a run would use, unless a run of ours was begun here."""
+        lock = self.folder / LOCK
+        with suppress(OSError, ValueError):
+            if lock.is_file() and lock.read_text("utf-8") == MARK:
+                return None
+        names = (MANIFEST, METRICS, TENSORBOARD, WANDB, "last", "best")
+        steps = self.folder.glob("step-*")
+        others = [*(self.folder / name for name in names), *sorted(steps)]
+        if lock.exists() and not (lock.is_file() and lock.stat().st_size == 0):
+            others.append(lock)
+        return next((path.name for path in others if os.path.lexists(path)), None)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -119,8 +148,10 @@ class RunFolder:
                 write(half)
                 torch.save(dict(state), half / STATE)
                 os.replace(half, target)
-            except OSError as error:
+            except BaseException as error:
                 shutil.rmtree(half, ignore_errors=True)
+                if not isinstance(error, OSError | RuntimeError):  # torch's words for a full disk
+                    raise
                 last = self.linked("last")
                 kept = f"; {last} is still whole" if last else ""
                 raise CheckpointError(f"{target}: cannot be saved ({error}){kept}") from None
@@ -154,8 +185,10 @@ class RunFolder:
         os.replace(fresh, self.folder / name)
         wanted = {self.linked("last"), self.linked("best")}
         for old in self.folder.glob("step-*"):
-            if old not in wanted:
-                shutil.rmtree(old, ignore_errors=True)
+            if old not in wanted and _STEP.fullmatch(old.name) and not old.is_symlink():
+                with suppress(CheckpointError):  # somebody keeps a file there
+                    require_own(old, STATE)
+                    shutil.rmtree(old, ignore_errors=True)
 
 
 def wait_until_free(folder: Path) -> None:
