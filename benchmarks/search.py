@@ -106,7 +106,7 @@ def stored(folder: str, queries: int, top: int) -> None:
         load_cpu_seconds=loaded.cpu,
         first_cpu_seconds=first.cpu,
         loaded_gigabytes=held / 1e9,
-        peak_gigabytes=peak_bytes() / 1e9,
+        searched_gigabytes=(resident_bytes() - before) / 1e9,
     )
 
 
