@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from starc.decoder.precision import fused_linear
+from starc.decoder.precision import PACKED_ROWS, fused_linear
 from starc.decoder.t5 import T5
 
 Linear = Callable[[Tensor], Tensor]
@@ -60,7 +60,7 @@ _FUSED: WeakKeyDictionary[T5, _Fused] = WeakKeyDictionary()
 def _fused(t5: T5, *, rows: int) -> _Fused:
     """Layers and output layer as functions; made again only when the weights have changed."""
     weights = [t5.table_VD, *t5.decoder.parameters(), *t5.decoder.buffers()]
-    state = rows > 1, t5.head, [
+    state = min(rows, PACKED_ROWS), t5.head, [
         (id(it), it.data_ptr(), it.dtype, 0 if it.is_inference() else it._version) for it in weights
     ]  # fmt: skip
     made = _FUSED.get(t5)
@@ -87,7 +87,7 @@ def _fused(t5: T5, *, rows: int) -> _Fused:
 class IncrementalDecoder:
     """The state of decoding B videos with K beams each; `step` after `step`, `choose` between.
 
-    Keys and values are kept as [B·H, d, slots].
+    All tensors of heads are kept as [B·H, ...], keys with their width before the slots.
     """
 
     def __init__(self, t5: T5, memory_BMD: Tensor, memory_mask_BM: Tensor, *, beams: int) -> None:
@@ -105,7 +105,8 @@ class IncrementalDecoder:
         self.position_BS = torch.zeros(self.videos, 0, dtype=torch.long, device=device)
         rows = self.videos * self.heads
         empty = torch.empty(rows, self.width, 0, dtype=self.dtype, device=device)
-        self.keys, self.values = ([empty for _ in self.layers] for _ in ("keys", "values"))
+        self.keys = [empty for _ in self.layers]
+        self.values = [empty.mT for _ in self.layers]
 
     def _read_memory(self, memory_BMD: Tensor, memory_mask_BM: Tensor) -> None:
         """Keys and values of the memory, once for all steps and beams of a video.
@@ -125,7 +126,7 @@ class IncrementalDecoder:
         for block in self.t5.decoder.block:
             attention = block.layer[1].EncDecAttention
             self.memory_keys.append(self._split(attention.k(real_BMD)).mT.contiguous())
-            self.memory_values.append(self._split(attention.v(real_BMD)).mT.contiguous())
+            self.memory_values.append(self._split(attention.v(real_BMD)).contiguous())
 
     def _split(self, x_BLE: Tensor) -> Tensor:
         """[B, L, H·d] -> [B·H, L, d]."""
@@ -135,9 +136,9 @@ class IncrementalDecoder:
     def _attend(self, query_BKE: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> Tensor:
         """softmax(q k + bias) v as [B·K, H·d]; T5 folds the usual scale into its weights."""
         scores = torch.baddbmm(bias, self._split(query_BKE), keys)
-        weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
-        out_BEK = torch.bmm(values, weights.mT).view(self.videos, self.heads * self.width, -1)
-        return out_BEK.mT.reshape(-1, self.heads * self.width)
+        out = torch.bmm(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values)
+        out_BHKd = out.view(self.videos, self.heads, *out.shape[1:])
+        return out_BHKd.transpose(1, 2).reshape(-1, self.heads * self.width)
 
     def step(self, token_BK: Tensor) -> Tensor:
         """Logits [B, K, V] of the tokens that follow, in float32."""
@@ -165,8 +166,8 @@ class IncrementalDecoder:
             query_BKE, key_BKE, value_BKE = qkv_BKE.chunk(3, dim=2)
             keys, values = self.keys[index], self.values[index]
             keys[:, :, written] = self._split(key_BKE).mT
-            values[:, :, written] = self._split(value_BKE).mT
-            read = self._attend(query_BKE, keys[..., :slots], values[..., :slots], bias_NKS)
+            values[:, written] = self._split(value_BKE)
+            read = self._attend(query_BKE, keys[:, :, :slots], values[:, :slots], bias_NKS)
             x_BD = x_BD + layer.self_out(read)
             query_BKE = layer.cross_q(layer.cross_norm(x_BD)).view(self.videos, self.beams, -1)
             memory = self.memory_keys[index], self.memory_values[index]
@@ -204,9 +205,10 @@ class IncrementalDecoder:
         order_BKS = order_BS[:, None].expand(-1, self.beams, -1)
         self.ancestor_BKS = F.pad(self.ancestor_BKS.gather(2, order_BKS), (0, room))
         self.position_BS = F.pad(self.position_BS.gather(1, order_BS), (0, room))
-        order_N1S = order_BS.repeat_interleave(self.heads, dim=0)[:, None]
-        order_NdS = order_N1S.expand(-1, self.width, -1)
-        for cache in (self.keys, self.values):
-            for index, tensor in enumerate(cache):
-                cache[index] = F.pad(tensor.gather(2, order_NdS), (0, room))
+        order_NS = order_BS.repeat_interleave(self.heads, dim=0)
+        order_NdS = order_NS[:, None].expand(-1, self.width, -1)
+        order_NSd = order_NS[..., None].expand(-1, -1, self.width)
+        for index in range(len(self.layers)):
+            self.keys[index] = F.pad(self.keys[index].gather(2, order_NdS), (0, room))
+            self.values[index] = F.pad(self.values[index].gather(1, order_NSd), (0, 0, 0, room))
         self.used = kept

@@ -29,6 +29,8 @@ Model = TypeVar("Model", bound=nn.Module)
 
 INT8_ROWS = 64
 """Output rows are padded to multiples of this: the output layer takes half the time."""
+PACKED_ROWS = 4
+"""From so many rows on, float32 weights in the processor's own layout are worth its rounding."""
 UNAVAILABLE = (AttributeError, RuntimeError, TypeError)
 """A private operator that is missing, not for this processor, or changed."""
 
@@ -186,11 +188,12 @@ def fused_linear(modules: Sequence[nn.Module], *, rows: int) -> Callable[[Tensor
             weight_VD, torch.cat([cast(Tensor, module.scale_V) for module in modules])
         )
     if weight_VD.device.type == "cpu":
-        if rows == 1 and weight_VD.dtype == torch.float32:
+        exact = weight_VD.dtype == torch.float32
+        if exact and rows == 1:
             # One row is a sum of weights: the longer side of the matrix wants to be contiguous.
             wide = len(weight_VD) > weight_VD.shape[1]
             return partial(F.linear, weight=weight_VD.T.contiguous().T if wide else weight_VD)
-        if has_packed_linear(weight_VD.dtype):
+        if (rows >= PACKED_ROWS or not exact) and has_packed_linear(weight_VD.dtype):
             return packed_linear(weight_VD, rows)
     return partial(F.linear, weight=weight_VD)
 
