@@ -62,7 +62,8 @@ def test_build_from_every_kind_of_file(tmp_path: Path):
     ("name", "content", "message"),
     [
         ("a.txt", b" \n\n", "no captions in it"),
-        ("a.txt", b"\xff\xfe\x00", "not a text file"),
+        ("a.txt", b"\xff\xfe", "not a text file"),
+        ("a.txt", b"\xff\xfe\x00", "it holds zero bytes"),
         ("a.json", b"{", "not valid JSON"),
         ("a.jsonl", b'{"caption": "a"}\n{"caption": 1}\n', "record 2 needs text"),
         ("a.json", b'["a", 1]', "not a format we know"),
