@@ -104,7 +104,9 @@ def opened(folder: Path) -> Iterator[Site]:
     secret.write_text(SECRET)
     (folder / "library/odd.json").write_text(json.dumps({"starc": 1, "video": ODD[-1]}))
     with running(create_app([library], caption=captions)) as site:
-        yield Site(site, library)
+        visited = Site(site, library)
+        with visited.client:
+            yield visited
         assert json.load(urlopen(f"{site}/api/library", timeout=10))["videos"]
     assert secret.read_text() == SECRET and len(list(folder.iterdir())) == 4
 
