@@ -38,7 +38,7 @@ def caption(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option(help="A model folder or hub id; else the small embedded one.")
+        str | None, typer.Option(help="A model folder or hub id; else embedded, the small one.")
     ] = None,
     target: Annotated[
         Path | None, typer.Option("--out", "-o", help="A file for one video, a folder for many.")
@@ -120,12 +120,12 @@ def caption(
 
         torch.set_num_threads(threads)
     from starc.inference.batch import Output, doubts
-    from starc.inference.pipeline import EMBEDDED, Captioner, Options, speech_options
+    from starc.inference.pipeline import Captioner, Options, speech_options
     from starc.media.container import MediaLimits
     from starc.media.sources import local_files
 
     if model is None:
-        model = str(EMBEDDED)
+        model = "embedded"
         err.print(
             "Using the embedded model starc-small-youcook2: it knows kitchens only. "
             "For a full-size one: --model FOLDER (docs/model-card.md)",

@@ -71,6 +71,12 @@ def fingerprint(path: Path) -> str:
         raise VideoError(f"{path}: cannot be read ({error.strerror}); check the file") from error
 
 
+def content_name(path: Path) -> str:
+    """Size and fingerprint: what a record keeps of the file it was made from."""
+    content = fingerprint(path)
+    return f"{path.stat().st_size}-{content}"
+
+
 @functools.lru_cache(maxsize=1024)
 def _digest(path: Path, size: int, changed: int) -> str:
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)

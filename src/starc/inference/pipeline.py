@@ -53,7 +53,7 @@ from starc.types import Captioned, Event, Frame
 log = logging.getLogger("starc")
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "small-youcook2"
-"""The model that comes with the package."""
+"""The model that comes with the package; "embedded" is its name wherever a model is named."""
 CACHE_VERSION = "3"
 """Changes when the same video and settings would give other features or captions than before."""
 VIDEOS_AT_ONCE = 4
@@ -130,7 +130,7 @@ class Captioner:
         encoder: ImageEncoder | None = None,
     ) -> None:
         self.options = options or Options()
-        self._model, self._encoder = model, encoder
+        self._model, self._encoder = EMBEDDED if model == "embedded" else model, encoder
         self._loaded: Loaded | None = None
         # Two threads must not load a model twice, nor speak to one recogniser at a time.
         self._loading, self._listening = threading.RLock(), threading.Lock()
@@ -263,7 +263,7 @@ class Captioner:
 
         `speech` (a subtitle file, or an engine such as "whisper:small") and `language` take the
         place of those in the options. `on_progress` is called in this thread; setting `stop` ends
-        watching and listening soon.
+        watching, listening and captioning soon.
         """
         video, ended = Path(video), stop or threading.Event()
         options = replace(self.options, language=language or self.options.language)
@@ -274,6 +274,8 @@ class Captioner:
 
         def listen() -> None:
             def on_heard(seconds: float) -> None:
+                if ended.is_set():
+                    raise Stopped(str(video))
                 heard[0] = seconds
 
             try:
@@ -295,8 +297,14 @@ class Captioner:
             ended.set()
             raise
         read = ReadVideo(video, features, transcript.result())
-        on_progress("captioning", 0.0, 1.0)
-        captioned = self.caption_read([read])[0]
+
+        def on_step() -> None:
+            on_progress("captioning", 0.0, 1.0)
+            if ended.is_set():
+                raise Stopped(str(video))
+
+        on_step()
+        captioned = self.caption_read([read], on_step)[0]
         on_progress("captioning", 1.0, 1.0)
         return captioned
 
@@ -326,12 +334,14 @@ class Captioner:
                 yield captioned
         on_progress("videos", len(found), len(found))
 
-    def caption_read(self, videos: Sequence[ReadVideo]) -> list[Captioned]:
+    def caption_read(
+        self, videos: Sequence[ReadVideo], on_step: Callable[[], None] = lambda: None
+    ) -> list[Captioned]:
         """The model's part for several videos, which are decoded together; all or an error."""
         entries = [self._entry(one) for one in videos]
         kept = [None if entry is None else _read_captioned(entry) for entry in entries]
         missing = [one for one, before in zip(videos, kept, strict=True) if before is None]
-        fresh = iter(self._predicted(missing))
+        fresh = iter(self._predicted(missing, on_step))
         captioned = []
         for one, entry, before in zip(videos, entries, kept, strict=True):
             made = before or next(fresh)
@@ -352,7 +362,9 @@ class Captioner:
         key = cache.key(self._key, content, speech, one.speech.provenance)
         return self._folder("captions") / f"{key}.json"
 
-    def _predicted(self, videos: Sequence[ReadVideo]) -> Iterator[Captioned]:
+    def _predicted(
+        self, videos: Sequence[ReadVideo], on_step: Callable[[], None]
+    ) -> Iterator[Captioned]:
         inputs = [
             VideoInputs(
                 id=str(one.video),
@@ -364,7 +376,7 @@ class Captioner:
             )
             for one in videos
         ]
-        predictions = predict(self.loaded, inputs, search=self.decoding)
+        predictions = predict(self.loaded, inputs, search=self.decoding, on_step=on_step)
         for one, prediction in zip(videos, predictions, strict=True):
             if len(prediction.windows) > 1:
                 log.warning(

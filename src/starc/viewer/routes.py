@@ -22,11 +22,11 @@ from starlette.requests import ClientDisconnect
 
 from starc.errors import StarcError, VideoError
 from starc.types import Captioned
-from starc.viewer import edits
+from starc.viewer import edits, search
 from starc.viewer import library as videos
 from starc.viewer.jobs import CaptionJob, JobQueue, receive_upload
 from starc.viewer.library import Comparison, Item, Library
-from starc.viewer.security import confine, display_name, download_name, sniff_file
+from starc.viewer.security import display_name, disposition, sniff_file
 from starc.viewer.thumbnails import thumbnail
 
 MEDIA_TYPES = {
@@ -100,13 +100,13 @@ class Viewer:
         limit: Annotated[int, Query(ge=1, le=200)] = 60,
     ) -> Response:
         """Captions and speech that answer a question, best first."""
-        best, total = videos.search(self.library.items(), q, limit=limit)
+        best, total = search.search(self.library.items(), q, limit=limit)
         moments = [
             {"id": item.id, "title": item.summary.title, "video": item.video is not None}
             | passage._asdict()
             for item, passage, _ in best
         ]
-        return SafeJson({"total": total, "words": videos.words_of(q), "moments": moments})
+        return SafeJson({"total": total, "words": search.words_of(q), "moments": moments})
 
     def export_training(self) -> Response:
         """Annotations of every corrected video, as JSON Lines for `starc train`."""
@@ -119,9 +119,12 @@ class Viewer:
     def open_video(self, id: Id, version: Version = None) -> Response:
         """A version of a video's record, with the reference and the second system."""
         item = self._item(id)
+        missing = self._missing(item)
         return SafeJson(
             {
                 **item.as_row(),
+                "video": missing is None,
+                "missing": missing,
                 "version": item.newest if version is None else version,
                 "newest": item.newest,
                 "saved": item.versions,
@@ -135,7 +138,7 @@ class Viewer:
 
     def stream_video(self, id: Id) -> Response:
         """The video itself; answers Range requests in small pieces."""
-        path = self._video(self._item(id))
+        path = self.library.open_video(self._item(id))
         if (kind := sniff_file(path)) is None:
             raise HTTPException(415, "this file is not a video that a browser knows")
         return FileResponse(path, media_type=kind[1], headers={"Cache-Control": "no-cache"})
@@ -147,7 +150,7 @@ class Viewer:
         item = self._item(id)
         try:
             moment = videos.best_moment(item) if t is None else float(t)
-            picture = thumbnail(self._video(item), moment)
+            picture = thumbnail(self.library.open_video(item), moment)
         except (VideoError, OSError) as error:
             raise HTTPException(404, "no picture can be made of this video") from error
         headers = {"Cache-Control": "private, max-age=600"}
@@ -171,7 +174,7 @@ class Viewer:
             raise HTTPException(404, "there is no such format")
         item = self._item(id)
         text = export.render(_draft(item, version))
-        return _attachment(text, export, download_name(item.summary.title, export.ending))
+        return _attachment(text, export, f"{item.summary.title}.{export.ending}")
 
     # Captioning
 
@@ -180,7 +183,7 @@ class Viewer:
         item, queue = self._item(id), self._queue()
         if item.captioned:
             raise HTTPException(409, "this video has captions already")
-        job = queue.submit(self._video(item), title=item.summary.title, uploaded=False)
+        job = queue.submit(self.library.open_video(item), title=item.summary.title, uploaded=False)
         return SafeJson(self._row(job), status_code=202)
 
     async def upload(
@@ -242,11 +245,13 @@ class Viewer:
         # Another window or process may have saved since the library was last opened.
         return replace(item, versions=videos.versions_in(item.edits))
 
-    def _video(self, item: Item) -> Path:
-        path = confine(item.folder, item.video) if item.video else None
-        if path is None:
-            raise HTTPException(404, "the video file is not there")
-        return path
+    def _missing(self, item: Item) -> str | None:
+        """Why there is no video to play, and how to give one; None if there is one."""
+        try:
+            self.library.open_video(item)
+        except VideoError as error:
+            return f"{error}. To see it, name its folder too: starc view CAPTIONS VIDEOS."
+        return None
 
     def _queue(self) -> JobQueue:
         if self.queue is None:
@@ -257,12 +262,14 @@ class Viewer:
         return [self._row(job) for job in self.queue.jobs()] if self.queue else []
 
     def _row(self, job: CaptionJob) -> dict[str, Any]:
-        """A job with the id of the video it made."""
-        row, record = job.as_row(), job.result
-        items = self.library.items() if record else []
-        if record and not any(item.record == record for item in items):
-            items = self.library.refresh()
-        return {**row, "video": next((item.id for item in items if item.record == record), None)}
+        """A job with the id of the video it made, or of the one that can be tried again."""
+        row, made = job.as_row(), job.result or (job.path if job.state == "failed" else None)
+
+        def of(items: list[Item]) -> str | None:
+            return next((item.id for item in items if made in (item.record, item.video)), None)
+
+        video = made and (of(self.library.items()) or of(self.library.refresh()))
+        return {**row, "video": video}
 
 
 def _draft(item: Item, version: int | None) -> Captioned:
@@ -279,7 +286,7 @@ def _compared(comparison: Comparison | None, item: Item) -> dict[str, Any] | Non
 
 
 def _attachment(text: str, export: edits.Export, name: str) -> Response:
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    headers = {"Content-Disposition": disposition(name)}
     content = text.encode("utf-8", "replace")  # a record may hold half a surrogate pair
     return Response(content, media_type=export.media_type, headers=headers)
 

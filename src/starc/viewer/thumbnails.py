@@ -11,6 +11,7 @@ import os
 import threading
 from contextlib import suppress
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 
 import av
@@ -21,6 +22,8 @@ from starc.files.cache import cache_folder, make_folder
 from starc.media.container import MediaLimits, open_container, video_stream
 
 WIDTH_PX = 480
+MOST_PACKETS = 2_000
+"""Of a video without a key frame to show."""
 _DECODERS = threading.BoundedSemaphore(2)
 
 
@@ -52,6 +55,12 @@ def _key_frame(video: Path, time: float | None) -> av.VideoFrame:
             container.seek(int(wanted * av.time_base))
         for frame in container.decode(stream):
             return frame
+        # The only key frame may lie before the edit list, and is never shown: any frame will do.
+        stream.codec_context.skip_frame = "DEFAULT"
+        container.seek(0)
+        for packet in islice(container.demux(stream), MOST_PACKETS):
+            for frame in packet.decode():
+                return frame
     raise VideoError(f"{video.name}: no frame in it")
 
 

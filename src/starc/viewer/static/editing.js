@@ -1,6 +1,6 @@
 // What can be done to events: buttons, keys, saving, versions and export.
 
-import { ask, el, say } from "./dom.js";
+import { ask, download, el, say } from "./dom.js";
 
 const FORMATS = {
   training: "Training annotations", json: "JSON", predictions: "Prediction file", vtt: "WebVTT captions",
@@ -134,6 +134,6 @@ export class Editing {
     if (!format) return;
     if (this.draft.dirty) say("The export has what was saved last, not what you are writing");
     const { id, version } = this.video;
-    el("a", { href: `/api/videos/${id}/export/${format}?version=${version}`, download: "" }).click();
+    download(`/api/videos/${id}/export/${format}?version=${version}`);
   }
 }

@@ -1,6 +1,6 @@
 // The library page: cards, search that jumps to the moment, and the way into captioning.
 
-import { ask, clock, count, el, icon, say, spoken } from "./dom.js";
+import { ask, clock, count, download, el, icon, say, spoken } from "./dom.js";
 import { startJobs } from "./jobs.js";
 
 const grid = document.getElementById("grid");
@@ -26,6 +26,7 @@ function facts(video) {
   if (!video.captioned) return el("p", { class: "facts" }, "Not captioned yet");
   const parts = [count(video.events, "event")];
   if (video.sentences) parts.push(count(video.sentences, "sentence"));
+  if (!video.video) parts.push("video file not here");
   return el("p", { class: "facts" }, parts.join(" · "));
 }
 
@@ -34,9 +35,9 @@ function card(video, canCaption) {
   const state = video.versions ? ", corrected" : "";
   const item = el("li", { class: "card", data: { id: video.id } },
     el("a", { href: `/watch/${video.id}`, "aria-label": `${video.title}${length}${state}` },
-      picture(video), el("h2", {}, video.title)),
+      picture(video), el("h2", { dir: "auto" }, video.title)),
     facts(video));
-  if (!video.captioned && canCaption) {
+  if (!video.captioned && video.video && canCaption) {
     item.append(el("button", {
       class: "button small", type: "button", "aria-label": `Caption ${video.title}`,
       on: { click: () => captionExisting(video) },
@@ -74,12 +75,19 @@ async function load() {
   return library;
 }
 
+// Scripts without spaces between words, in which a word may stand anywhere (as in search.py).
+const SCRIPTS = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Myanmar", "Khmer"];
+const RUN_ON = new RegExp(`^[${SCRIPTS.map((name) => `\\p{Script=${name}}`).join("")}]`, "u");
+const LETTER = `(?:(?!${RUN_ON.source.slice(1)})[\\p{L}\\p{N}\\p{M}_])`;
+
 /** The text with the words that were looked for marked, as elements. */
 function marked(text, words) {
-  const line = el("span", { class: "words" });
-  if (!words.length) return el("span", { class: "words" }, text);
-  const escaped = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-  const pattern = new RegExp(`(?<![\\p{L}\\p{N}_])(?:${escaped.join("|")})[\\p{L}\\p{N}_]*`, "giu");
+  const line = el("span", { class: "words", dir: "auto" });
+  const patterns = words.map((word) => {
+    const plain = word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+    return RUN_ON.test(word) ? plain : `(?<!${LETTER})${plain}${LETTER}*`;
+  });
+  const pattern = new RegExp(patterns.join("|") || "(?!)", "giu");
   let from = 0;
   for (const match of text.matchAll(pattern)) {
     line.append(text.slice(from, match.index), el("mark", {}, match[0]));
@@ -100,7 +108,7 @@ function moment(hit, words) {
         marked(hit.text, words),
         el("span", { class: "where" },
           el("span", { class: `kind ${kind}` }, icon(hit.spoken ? "speech" : "caption"), kind),
-          hit.title)),
+          el("span", { dir: "auto" }, hit.title))),
       el("time", {}, clock(hit.start))));
 }
 
@@ -141,6 +149,11 @@ document.addEventListener("keydown", (event) => {
     search.value = "";
     find();
   }
+});
+
+document.getElementById("training").addEventListener("click", (event) => {
+  event.preventDefault();
+  download(event.currentTarget.href);
 });
 
 const jobs = startJobs({ onDone: () => load().catch((error) => say(error.message, { bad: true })) });

@@ -173,10 +173,10 @@ function fill(row, event) {
   button.setAttribute("aria-label", match ? `${label}, overlap ${match.iou.toFixed(2)}` : label);
   const parts = [
     el("time", {}, clock(event.start)),
-    el("span", { class: "words" }, event.caption || "(no caption)"),
+    el("span", { class: "words", dir: "auto" }, event.caption || "(no caption)"),
     chipOf(event, this.data.reference),
     match && match.event.caption !== event.caption
-      ? el("span", { class: "under" }, el("b", {}, "Reference"), match.event.caption) : null,
+      ? el("span", { class: "under" }, el("b", {}, "Reference"), el("span", { dir: "auto" }, match.event.caption)) : null,
     event.repeated ? el("span", { class: "under" }, "said before about this moment") : null,
   ];
   button.replaceChildren(...parts.filter(Boolean));
@@ -189,7 +189,7 @@ function fill(row, event) {
 /** Fields for one event. What is typed in one field is one step of undo. */
 function editor(row, event, draft) {
   const number = () => el("input", { type: "number", min: 0, max: draft.duration, step: "any" });
-  const fields = { caption: el("textarea", { rows: 2, maxlength: 2000 }), start: number(), end: number() };
+  const fields = { caption: el("textarea", { rows: 2, maxlength: 2000, dir: "auto" }), start: number(), end: number() };
   row.fields = fields;
   for (const [name, field] of Object.entries(fields)) {
     field.addEventListener("focus", () => draft.hold());
@@ -227,5 +227,5 @@ function inset(list) {
 function speechRow(sentence) {
   return el("li", { class: "row" },
     el("button", { type: "button", "aria-label": `${spoken(sentence.start)}: ${sentence.text}`, on: { click: this.jump(sentence) } },
-      el("time", {}, clock(sentence.start)), el("span", { class: "words" }, sentence.text)));
+      el("time", {}, clock(sentence.start)), el("span", { class: "words", dir: "auto" }, sentence.text)));
 }

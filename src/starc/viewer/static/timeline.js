@@ -1,7 +1,7 @@
 // The timeline: two canvases (lanes below, playhead above), pointer, wheel, touch and tooltip.
 
 import { clock, el } from "./dom.js";
-import { at, draw, drawCurve, layOut, palette } from "./lanes.js";
+import { at, draw, drawCurve, endsOf, layOut, palette } from "./lanes.js";
 import { lowerBound, Scale } from "./scale.js";
 
 const GUTTER = 108;
@@ -26,7 +26,9 @@ export class Timeline extends EventTarget {
       this.refresh();
     };
     document.addEventListener("themechange", repaint);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+    for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) {
+      matchMedia(query).addEventListener("change", repaint);
+    }
     new ResizeObserver(() => this.resize()).observe(host);
     this.listen();
     this.resize();
@@ -108,7 +110,7 @@ export class Timeline extends EventTarget {
     const canvas = el("canvas", { width: this.overview.width, height: this.overview.height });
     const context = canvas.getContext("2d");
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    if (data.saliency.length) drawCurve(context, data, whole, 4, 18, colours.saliency);
+    if (data.saliency.length) drawCurve(context, data, whole, 4, 18, colours.saliency, endsOf(data));
     context.fillStyle = colours.accent;
     for (const event of data.events) {
       const [from, to] = [whole.x(event.start), whole.x(event.end)];
@@ -289,7 +291,7 @@ export class Timeline extends EventTarget {
     const notes = [hit.lane.label];
     if (item.confidence !== null && item.confidence !== undefined) notes.push(`${Math.round(item.confidence * 100)} % sure`);
     if (item.match) notes.push(`IoU ${item.match.iou.toFixed(2)}`);
-    return [line(notes.join(" · "), when), el("div", { class: "body" }, item.caption ?? item.text)];
+    return [line(notes.join(" · "), when), el("div", { class: "body", dir: "auto" }, item.caption ?? item.text)];
   }
 
   hideTip() {
@@ -297,12 +299,11 @@ export class Timeline extends EventTarget {
   }
 }
 
-/** Retrieved captions with a bar for the similarity. */
+/** Retrieved captions with a bar for the cosine similarity, 0 to 1 in every list. */
 export function retrievedList(captions) {
-  const most = Math.max(1e-6, ...captions.map((one) => one.similarity));
   return el("ul", { class: "retrieved" }, ...captions.map((one) => {
     const bar = el("i", {});
-    bar.style.width = `${Math.round(Math.max(0, one.similarity / most) * 100)}%`;
-    return el("li", {}, bar, el("span", {}, one.caption), el("b", {}, one.similarity.toFixed(2)));
+    bar.style.width = `${Math.round(Math.min(1, Math.max(0, one.similarity)) * 100)}%`;
+    return el("li", {}, bar, el("span", { dir: "auto" }, one.caption), el("b", {}, one.similarity.toFixed(2)));
   }));
 }

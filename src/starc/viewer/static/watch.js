@@ -119,7 +119,7 @@ class Page {
     const words = now.slice(0, 2).map((event) => event.caption).filter(Boolean);
     if (words.join("\n") === this.shown) return;
     this.shown = words.join("\n");
-    $("caption").replaceChildren(...words.map((text) => el("span", {}, text)));
+    $("caption").replaceChildren(...words.map((text) => el("span", { dir: "auto" }, text)));
   }
 
   listenToTimeline() {
@@ -163,7 +163,7 @@ async function start() {
   if (video.video) {
     $("video").poster = `/api/videos/${id}/thumbnail`;
     player.open(`/api/videos/${id}/media`);
-  } else player.imagine("The video file is not here.");
+  } else player.imagine(video.missing);
   page.adopt();
   const from = Number(asked.get("t"));
   if (from > 0) {
@@ -182,5 +182,7 @@ async function start() {
 
 start().catch((error) => {
   $("title").textContent = "This video cannot be shown";
-  say(error.message, { bad: true });
+  const words = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
+  document.querySelector("main").replaceChildren(el("section", { class: "trouble", "aria-label": "What is wrong" },
+    el("p", {}, words), el("p", {}, el("a", { class: "button", href: "/" }, "Back to the library"))));
 });
