@@ -97,6 +97,12 @@ def key(*parts: str) -> str:
     ).hexdigest()
 
 
+def key_of_file(path: Path, *parts: str) -> str:
+    """One name for a file as it is now, by place, time and size, and for what is made of it."""
+    status = path.stat()
+    return key(str(path), str(status.st_mtime_ns), str(status.st_size), *parts)
+
+
 def read(entry: Path) -> Any | None:
     """What was written, or None."""
     try:

@@ -26,8 +26,10 @@ from starc.viewer import edits, search
 from starc.viewer import library as videos
 from starc.viewer.jobs import CaptionJob, JobQueue, receive_upload
 from starc.viewer.library import Comparison, Item, Library
+from starc.viewer.previews import Previews
 from starc.viewer.security import display_name, disposition, sniff_file
 from starc.viewer.thumbnails import thumbnail
+from starc.viewer.waveforms import peaks
 
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -76,6 +78,7 @@ class Viewer:
     uploads: Path | None
     """Folder that takes uploaded videos; None if there is none, or no one to caption them."""
     upload_limit: int
+    previews: Previews
     exports: Mapping[str, edits.Export]
     """Formats in which a version can be downloaded, by name."""
 
@@ -84,9 +87,13 @@ class Viewer:
     def open_library(self) -> Response:
         """Every video with its counts, and what this server can do."""
         items = self.library.refresh()
+        scores = self.reference.score(items) if self.reference else {}
         return SafeJson(
             {
-                "videos": [item.as_row() for item in items],
+                "videos": [
+                    {**item.as_row(), "score": (s := scores.get(item.id)) and s._asdict()}
+                    for item in items
+                ],
                 "links_out": self.library.links_out,
                 "can_caption": self.queue is not None,
                 "can_upload": self.uploads is not None,
@@ -142,6 +149,27 @@ class Viewer:
         if (kind := sniff_file(path)) is None:
             raise HTTPException(415, "this file is not a video that a browser knows")
         return FileResponse(path, media_type=kind[1], headers={"Cache-Control": "no-cache"})
+
+    def show_peaks(self, id: Id) -> Response:
+        """How loud the video is from moment to moment."""
+        try:
+            made = peaks(self.library.open_video(self._item(id)))
+        except OSError as error:
+            raise HTTPException(404, "the sound cannot be read") from error
+        return SafeJson(made)
+
+    def make_preview(self, id: Id) -> Response:
+        """Begin a copy that every browser plays; how far it is."""
+        preview = self.previews.of(self.library.open_video(self._item(id)), start=True)
+        return SafeJson(preview and preview.as_row(), status_code=202)
+
+    def show_preview(self, id: Id) -> Response:
+        """The copy itself; 404 while there is none."""
+        preview = self.previews.of(self.library.open_video(self._item(id)), start=False)
+        if preview is None or not preview.path.is_file():
+            raise HTTPException(404, "there is no preview yet")
+        headers = {"Cache-Control": "no-cache"}
+        return FileResponse(preview.path, media_type="video/mp4", headers=headers)
 
     def show_thumbnail(
         self, id: Id, t: Annotated[int | None, Query(ge=0, le=1_000_000)] = None
@@ -307,6 +335,10 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/api/videos/{id}/media", Viewer.stream_video),
     ("HEAD", "/api/videos/{id}/media", Viewer.stream_video),
     ("GET", "/api/videos/{id}/thumbnail", Viewer.show_thumbnail),
+    ("GET", "/api/videos/{id}/peaks", Viewer.show_peaks),
+    ("POST", "/api/videos/{id}/preview", Viewer.make_preview),
+    ("GET", "/api/videos/{id}/preview", Viewer.show_preview),
+    ("HEAD", "/api/videos/{id}/preview", Viewer.show_preview),
     ("POST", "/api/videos/{id}/versions", Viewer.save_version),
     ("GET", "/api/videos/{id}/export/{format}", Viewer.export_video),
     ("POST", "/api/videos/{id}/caption", Viewer.caption_video),

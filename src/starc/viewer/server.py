@@ -33,6 +33,7 @@ from starc.viewer.edits import EXPORTS, Export
 from starc.viewer.jobs import Caption, JobQueue
 from starc.viewer.library import Comparison, Library
 from starc.viewer.packing import Packed
+from starc.viewer.previews import Previews
 from starc.viewer.routes import ROUTES, SafeJson, Viewer, static_file
 from starc.viewer.security import Guard, is_loopback, without_folders
 
@@ -92,6 +93,7 @@ def create_app(
         queue=queue,
         uploads=uploads,
         upload_limit=limits.upload,
+        previews=Previews(),
         exports={**EXPORTS, **(exports or {})},
     )
     app = _application(viewer)

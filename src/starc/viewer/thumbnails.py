@@ -6,8 +6,6 @@ suffice. It is encoded as JPEG by PyAV; a video that cannot be decoded has no pi
 
 from __future__ import annotations
 
-import hashlib
-import os
 import threading
 from contextlib import suppress
 from fractions import Fraction
@@ -18,7 +16,7 @@ import av
 
 from starc.errors import VideoError
 from starc.files.atomic import replacing
-from starc.files.cache import cache_folder, make_folder
+from starc.files.cache import cache_folder, key_of_file, make_folder
 from starc.media.container import MediaLimits, open_container, video_stream
 
 WIDTH_PX = 480
@@ -29,10 +27,8 @@ _DECODERS = threading.BoundedSemaphore(2)
 
 def thumbnail(video: Path, time: float | None, *, cache: Path | None = None) -> bytes:
     """JPEG of the moment `time` (None: a tenth into the video)."""
-    status = video.stat()
-    about = f"{video}\0{status.st_mtime_ns}\0{status.st_size}\0{time}\0{WIDTH_PX}"
-    name = hashlib.sha256(os.fsencode(about)).hexdigest() + ".jpg"
-    kept = (cache or cache_folder("thumbnails")) / name
+    name = key_of_file(video, str(time), str(WIDTH_PX))
+    kept = (cache or cache_folder("thumbnails")) / f"{name}.jpg"
     with suppress(OSError):
         return kept.read_bytes()
     with _DECODERS:

@@ -1,6 +1,6 @@
 // Ground truth and systems side by side: a row per reference event, with who predicted it and how well.
 
-import { clock, count, el, spoken } from "./dom.js";
+import { clock, count, el, sighted, spoken } from "./dom.js";
 import { figures, grade, match } from "./matching.js";
 
 const percent = (share) => `${Math.round(share * 100)} %`;
@@ -27,7 +27,7 @@ function cell(item, jump, missing) {
   const notes = iou ? `, overlap ${iou.toFixed(2)}` : "";
   return el("td", {}, el("button", {
     type: "button", "aria-label": `${spoken(event.start)}: ${event.caption}${notes}`, on: { click: () => jump(event) },
-  }, el("time", {}, clock(event.start)), el("span", { dir: "auto" }, event.caption), chip));
+  }, sighted(el("time", {}, clock(event.start)), el("span", { dir: "auto" }, event.caption), chip)));
 }
 
 function heading(dot, name, extra) {

@@ -28,6 +28,11 @@ export function el(tag, attributes = {}, ...children) {
   return node;
 }
 
+/** What is only to be seen: whoever listens has the label of the button around it. */
+export function sighted(...parts) {
+  return el("span", { class: "sighted", "aria-hidden": "true" }, ...parts);
+}
+
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", "0 0 24 24");

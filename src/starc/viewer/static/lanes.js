@@ -62,6 +62,7 @@ export function layOut(data) {
   if (data.other) events(data.other.name, data.other.events, "other");
   if (data.saliency.length) lanes.push({ kind: "saliency", label: "Saliency", height: 62, ends: endsOf(data) });
   if (data.segments.length) lanes.push({ kind: "segments", label: "Segments", items: data.segments, height: 30 });
+  if (data.sound) lanes.push({ kind: "sound", label: "Sound", height: 36 });
   if (data.sentences.length) lanes.push({ kind: "speech", label: "Speech", items: data.sentences, height: 28 });
   let y = 0;
   for (const lane of lanes) {
@@ -246,7 +247,7 @@ function drawSegments(context, lane, scale, colours, state) {
       context.arc(x + Math.min(9, width / 2), y + height / 2, 3, 0, 7);
       context.fill();
     }
-    if (segment === state.segment) {
+    if (segment === state.segment || state.evidence?.has(segment)) {
       context.strokeStyle = colours.text;
       context.lineWidth = 2;
       context.strokeRect(x, y - 1, width, height + 2);
@@ -254,7 +255,23 @@ function drawSegments(context, lane, scale, colours, state) {
   }
 }
 
-function drawSpeech(context, lane, scale, colours) {
+/** Peaks about a middle line, a bar per pixel: the loudest of what falls into it. */
+function drawSound(context, lane, scale, colours, { sound: { every, peaks } }) {
+  const middle = lane.y + lane.height / 2;
+  const most = lane.height / 2 - 4;
+  const from = Math.max(0, Math.floor(scale.left));
+  context.fillStyle = colours.speech;
+  for (let x = from; x < scale.left + scale.width; x += 1) {
+    const first = Math.floor(scale.time(x) / every);
+    const stop = Math.max(first + 1, Math.ceil(scale.time(x + 1) / every));
+    let peak = 0;
+    for (let n = Math.max(0, first); n < stop && n < peaks.length; n += 1) peak = Math.max(peak, peaks[n]);
+    const height = Math.max(0.5, (peak / 255) * most);
+    context.fillRect(x, middle - height, 1, 2 * height);
+  }
+}
+
+function drawSpeech(context, lane, scale, colours, state) {
   const y = lane.y + 4;
   context.font = SMALL;
   let filled = -1;
@@ -268,6 +285,11 @@ function drawSpeech(context, lane, scale, colours) {
     context.globalAlpha = 0.22;
     context.fillRect(x, y, Math.max(1, end - x - 1), 19);
     context.globalAlpha = 1;
+    if (state.evidence?.has(sentence)) {
+      context.strokeStyle = colours.text;
+      context.lineWidth = 1.5;
+      context.strokeRect(x + 0.5, y + 0.5, Math.max(1, end - x - 2), 18);
+    }
     if (end - x > 30) {
       context.fillStyle = colours.muted;
       context.fillText(fitted(context, sentence.text, end - x - 10), x + 5, y + 10);
@@ -304,6 +326,7 @@ export function draw(context, { lanes, height }, scale, colours, data, state) {
   drawAxis(context, lanes[0], scale, colours, height);
   for (const lane of lanes) {
     if (lane.kind === "saliency") drawSaliency(context, lane, scale, colours, data);
+    else if (lane.kind === "sound") drawSound(context, lane, scale, colours, data);
     else DRAW[lane.kind]?.(context, lane, scale, colours, state);
   }
   context.restore();
@@ -320,7 +343,7 @@ export function draw(context, { lanes, height }, scale, colours, data, state) {
 export function at(layout, scale, x, y, reach = HANDLE) {
   const lane = layout.lanes.find((one) => y >= one.y && y < one.y + one.height);
   if (!lane || lane.kind === "axis" || x < scale.left - reach) return null;
-  if (lane.kind === "saliency") return { kind: "saliency", lane };
+  if (!lane.items) return { kind: lane.kind, lane };
   const row = lane.kind === "events" ? Math.floor((y - lane.y - GAP / 2) / (BAR + GAP)) : 0;
   let best = null;
   lane.items.forEach((item, n) => {

@@ -1,7 +1,8 @@
 // The lists beside the video: events (with the editor), segments with what they retrieved, speech.
 // They hold everything that the canvas shows, so that nobody needs the canvas.
 
-import { clock, count, el, spoken } from "./dom.js";
+import { clock, count, el, sighted, spoken } from "./dom.js";
+import { evidenceBox } from "./evidence.js";
 import { grade } from "./matching.js";
 import { retrievedList } from "./timeline.js";
 
@@ -67,7 +68,7 @@ export class Panel extends EventTarget {
   /** What must be the same for the rows to stay: the events, their order, and where the editor is. */
   outline(items) {
     const { editing, chosen } = this.state;
-    return `${this.tab} ${editing ? chosen : ""} ${items.map((item) => item.key).join()}`;
+    return `${this.tab} ${editing} ${chosen} ${items.map((item) => item.key).join()}`;
   }
 
   /** New words in old rows: a row that is built anew under a finger or a caret is a lost click. */
@@ -86,7 +87,7 @@ export class Panel extends EventTarget {
 
   nothing() {
     const words = {
-      events: this.state.editing ? "No events. Add one where the playhead is." : "No events.",
+      events: this.state.editing ? "No events. Add one where the playhead is." : this.data.unfamiliar || "No events.",
       segments: "No segments in this record.",
       speech: "No speech in this record.",
     }[this.tab];
@@ -158,6 +159,7 @@ function eventRow(event) {
   const row = el("li", { class: "row", data: { key: event.key } },
     el("button", { type: "button", on: { click: this.jump(event) } }));
   if (this.state.editing && event.key === this.state.chosen) row.append(editor(row, event, this.draft));
+  if (event.key === this.state.chosen) row.append(evidenceBox(event, this.data));
   fill.call(this, row, event);
   return row;
 }
@@ -179,7 +181,8 @@ function fill(row, event) {
       ? el("span", { class: "under" }, el("b", {}, "Reference"), el("span", { dir: "auto" }, match.event.caption)) : null,
     event.repeated ? el("span", { class: "under" }, "said before about this moment") : null,
   ];
-  button.replaceChildren(...parts.filter(Boolean));
+  button.replaceChildren(sighted(...parts));
+  row.querySelector(".evidence")?.replaceWith(evidenceBox(event, this.data));
   for (const [name, field] of Object.entries(row.fields ?? {})) {
     if (field === document.activeElement) continue; // never under the caret
     field.value = name === "caption" ? event.caption : event[name].toFixed(2);
@@ -213,9 +216,8 @@ function segmentRow(segment) {
   const label = `${spoken(segment.start)} to ${spoken(segment.end)}, ${name}, ${state}, ${retrieved}`;
   return el("li", { class: "row" },
     el("button", { type: "button", "aria-label": label, on: { click: this.jump(segment) } },
-      el("time", {}, clock(segment.start)),
-      el("span", { class: "words" }, dot, name),
-      el("span", { class: segment.kept ? "chip good" : "chip" }, state)),
+      sighted(el("time", {}, clock(segment.start)), el("span", { class: "words" }, dot, name),
+        el("span", { class: segment.kept ? "chip good" : "chip" }, state))),
     segment.captions.length ? inset(retrievedList(segment.captions)) : null);
 }
 
@@ -227,5 +229,5 @@ function inset(list) {
 function speechRow(sentence) {
   return el("li", { class: "row" },
     el("button", { type: "button", "aria-label": `${spoken(sentence.start)}: ${sentence.text}`, on: { click: this.jump(sentence) } },
-      el("time", {}, clock(sentence.start)), el("span", { class: "words", dir: "auto" }, sentence.text)));
+      sighted(el("time", {}, clock(sentence.start)), el("span", { class: "words", dir: "auto" }, sentence.text))));
 }

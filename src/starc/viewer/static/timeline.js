@@ -146,6 +146,13 @@ export class Timeline extends EventTarget {
     this.invalidate();
   }
 
+  /** The playhead in the middle, as far as the ends of the video allow. */
+  centre(time) {
+    if (this.scale.whole) return;
+    this.scale.show(time - this.scale.span / 2, time + this.scale.span / 2);
+    this.invalidate();
+  }
+
   reveal(start, end) {
     if (this.scale.reveal(start, end)) this.invalidate();
   }
@@ -170,6 +177,7 @@ export class Timeline extends EventTarget {
       const share = (event.clientX - box.left - this.scale.left) / this.scale.width;
       const middle = share * this.data.duration;
       this.scale.show(middle - this.scale.span / 2, middle + this.scale.span / 2);
+      this.tell("moved");
       this.invalidate();
     };
     overview.addEventListener("pointerdown", (event) => {
@@ -223,6 +231,7 @@ export class Timeline extends EventTarget {
       }
     } else {
       this.scale.pan(drag.last.x - point.x);
+      this.tell("moved");
       this.invalidate();
     }
     drag.last = point;
@@ -256,6 +265,7 @@ export class Timeline extends EventTarget {
     const across = event.shiftKey ? event.deltaY : event.deltaX;
     if (!across || this.scale.whole) return; // up and down scrolls the page, as everywhere
     event.preventDefault();
+    this.tell("moved");
     this.scale.pan(across);
     this.invalidate();
   }
@@ -264,7 +274,7 @@ export class Timeline extends EventTarget {
     const hit = at(this.layout, this.scale, point.x, point.y);
     const ours = hit?.kind === "events" && hit.lane.name === "ours";
     const edge = this.state.editing && ours && hit.edge;
-    this.host.style.cursor = edge ? "ew-resize" : hit && hit.kind !== "saliency" ? "pointer" : "default";
+    this.host.style.cursor = edge ? "ew-resize" : hit?.item ? "pointer" : "default";
     if (!hit || event.pointerType === "touch") return this.hideTip();
     this.tip.replaceChildren(...this.words(hit, this.scale.time(point.x)));
     this.tip.hidden = false;
@@ -277,6 +287,7 @@ export class Timeline extends EventTarget {
 
   words(hit, time) {
     const line = (left, right) => el("div", { class: "head" }, el("span", {}, left), el("span", {}, right));
+    if (hit.kind === "sound") return [line("Sound", clock(time)), el("div", { class: "body" }, "How loud it is, against the loudest moment")];
     if (hit.kind === "saliency") {
       const { times, saliency } = this.data;
       const n = Math.min(times.length - 1, lowerBound(times, time));
