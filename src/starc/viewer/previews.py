@@ -29,6 +29,9 @@ log = logging.getLogger("starc")
 
 HEIGHT_PX = 360
 FPS = 15
+RATE = 44_100
+GAP = 0.2
+"""Seconds by which the sound may be off before it is set right."""
 LONGEST = 3_600.0
 MOST_BYTES = 2 << 30
 LIMITS = MediaLimits(wall=1_800.0)
@@ -102,11 +105,11 @@ def _convert(
     pictures.codec_context.options = {"max_pixels": str(LIMITS.pixels)}
     sounds = next((s for s in source.streams.audio if s.codec_context), None)
     small = _small_stream(target, pictures.codec_context.width, pictures.codec_context.height)
-    voice = target.add_stream("aac", rate=44_100) if sounds else None
-    resampler = av.AudioResampler("fltp", "stereo", 44_100)
+    voice = target.add_stream("aac", rate=RATE, layout="stereo") if sounds else None
+    resampler = av.AudioResampler("fltp", "stereo", RATE)
     whole = min(LONGEST, (source.duration or 0) / MICROSECONDS) or LONGEST
     origin, deadline = (source.start_time or 0) / MICROSECONDS, Deadline(video, LIMITS)
-    last, time = -1, 0.0
+    last, heard, time = -1, 0, 0.0
     for packet in source.demux([stream for stream in (pictures, sounds) if stream]):
         deadline.check()
         frames: list[Any] = []
@@ -115,7 +118,10 @@ def _convert(
         for frame in frames:
             time = (frame.time or 0.0) - origin
             if voice is not None and isinstance(frame, av.AudioFrame):
+                if abs(time - heard / RATE) > GAP:
+                    heard = max(heard, round(time * RATE))
                 for part in resampler.resample(frame):
+                    part.pts, part.time_base, heard = heard, Fraction(1, RATE), heard + part.samples
                     target.mux(voice.encode(part))
             elif (place := round(time * FPS)) > last:
                 picture = frame.reformat(small.width, small.height, format="yuv420p")

@@ -1,6 +1,6 @@
 // Ground truth and systems side by side: a row per reference event, with who predicted it and how well.
 
-import { clock, count, el, sighted, spoken } from "./dom.js";
+import { count, el, heard, spoken, stamp } from "./dom.js";
 import { figures, grade, match } from "./matching.js";
 
 const percent = (share) => `${Math.round(share * 100)} %`;
@@ -24,10 +24,8 @@ function cell(item, jump, missing) {
   const { event, iou } = item;
   const chip = iou === null ? el("span", { class: "chip" }, "alone")
     : iou === undefined ? null : el("span", { class: `chip ${grade(iou)}` }, `IoU ${iou.toFixed(2)}`);
-  const notes = iou ? `, overlap ${iou.toFixed(2)}` : "";
-  return el("td", {}, el("button", {
-    type: "button", "aria-label": `${spoken(event.start)}: ${event.caption}${notes}`, on: { click: () => jump(event) },
-  }, sighted(el("time", {}, clock(event.start)), el("span", { dir: "auto" }, event.caption), chip)));
+  return el("td", {}, el("button", { type: "button", on: { click: () => jump(event) } },
+    heard(`${spoken(event.start)}: `), stamp(event.start), el("span", { dir: "auto" }, event.caption), chip));
 }
 
 function heading(dot, name, extra) {

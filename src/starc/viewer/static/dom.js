@@ -28,9 +28,14 @@ export function el(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** What is only to be seen: whoever listens has the label of the button around it. */
-export function sighted(...parts) {
-  return el("span", { class: "sighted", "aria-hidden": "true" }, ...parts);
+/** Words for whoever listens; what stands beside them to be seen alone is `aria-hidden`. */
+export function heard(words) {
+  return el("span", { class: "sr" }, words);
+}
+
+/** A time to be seen; how it is said goes with `heard`. */
+export function stamp(seconds) {
+  return el("time", { "aria-hidden": "true" }, clock(seconds));
 }
 
 export function icon(name) {

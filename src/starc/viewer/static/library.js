@@ -1,6 +1,6 @@
 // The library page: cards, search that jumps to the moment, and the way into captioning.
 
-import { ask, clock, count, download, el, icon, say, sighted, spoken } from "./dom.js";
+import { ask, clock, count, download, el, heard, icon, say, spoken } from "./dom.js";
 import { startJobs } from "./jobs.js";
 import { arrange, ORDERS, SHOWN } from "./shelf.js";
 
@@ -11,7 +11,7 @@ let latest = 0;
 let library = { videos: [] };
 
 function picture(video) {
-  const frame = el("div", { class: "thumb" }, icon("film"));
+  const frame = el("div", { class: "thumb", "aria-hidden": "true" }, icon("film"));
   if (video.video) {
     const image = el("img", {
       src: `/api/videos/${video.id}/thumbnail`, alt: "", loading: "lazy", decoding: "async",
@@ -42,8 +42,8 @@ function card(video, canCaption) {
   const length = video.duration ? `, ${spoken(video.duration)}` : "";
   const state = video.versions ? ", corrected" : "";
   const item = el("li", { class: "card", data: { id: video.id } },
-    el("a", { href: `/watch/${video.id}` }, sighted(picture(video)), el("h2", { dir: "auto" }, video.title),
-      length || state ? el("span", { class: "sr" }, `${length}${state}`) : null),
+    el("a", { href: `/watch/${video.id}` }, picture(video), el("h2", { dir: "auto" }, video.title),
+      heard(`${length}${state}`)),
     facts(video));
   if (!video.captioned && video.video && canCaption) {
     item.append(el("button", {

@@ -1,7 +1,7 @@
 // The lists beside the video: events (with the editor), segments with what they retrieved, speech.
 // They hold everything that the canvas shows, so that nobody needs the canvas.
 
-import { clock, count, el, sighted, spoken } from "./dom.js";
+import { count, el, heard, spoken, stamp } from "./dom.js";
 import { evidenceBox } from "./evidence.js";
 import { grade } from "./matching.js";
 import { retrievedList } from "./timeline.js";
@@ -171,17 +171,16 @@ function fill(row, event) {
   if (row.shown === shown) return;
   row.shown = shown;
   const button = row.querySelector("button");
-  const label = `${spoken(event.start)} to ${spoken(event.end)}: ${event.caption || "no caption"}`;
-  button.setAttribute("aria-label", match ? `${label}, overlap ${match.iou.toFixed(2)}` : label);
   const parts = [
-    el("time", {}, clock(event.start)),
+    heard(`${spoken(event.start)} to ${spoken(event.end)}: `),
+    stamp(event.start),
     el("span", { class: "words", dir: "auto" }, event.caption || "(no caption)"),
     chipOf(event, this.data.reference),
     match && match.event.caption !== event.caption
       ? el("span", { class: "under" }, el("b", {}, "Reference"), el("span", { dir: "auto" }, match.event.caption)) : null,
     event.repeated ? el("span", { class: "under" }, "said before about this moment") : null,
   ];
-  button.replaceChildren(sighted(...parts));
+  button.replaceChildren(...parts.filter(Boolean));
   row.querySelector(".evidence")?.replaceWith(evidenceBox(event, this.data));
   for (const [name, field] of Object.entries(row.fields ?? {})) {
     if (field === document.activeElement) continue; // never under the caret
@@ -213,11 +212,11 @@ function segmentRow(segment) {
   const name = `Anchor ${segment.anchor}`;
   const state = segment.kept ? "kept" : "not kept";
   const retrieved = count(segment.captions.length, "retrieved caption");
-  const label = `${spoken(segment.start)} to ${spoken(segment.end)}, ${name}, ${state}, ${retrieved}`;
   return el("li", { class: "row" },
-    el("button", { type: "button", "aria-label": label, on: { click: this.jump(segment) } },
-      sighted(el("time", {}, clock(segment.start)), el("span", { class: "words" }, dot, name),
-        el("span", { class: segment.kept ? "chip good" : "chip" }, state))),
+    el("button", { type: "button", on: { click: this.jump(segment) } },
+      heard(`${spoken(segment.start)} to ${spoken(segment.end)}, `), stamp(segment.start),
+      el("span", { class: "words" }, dot, name),
+      el("span", { class: segment.kept ? "chip good" : "chip" }, state), heard(`, ${retrieved}`)),
     segment.captions.length ? inset(retrievedList(segment.captions)) : null);
 }
 
@@ -228,6 +227,6 @@ function inset(list) {
 
 function speechRow(sentence) {
   return el("li", { class: "row" },
-    el("button", { type: "button", "aria-label": `${spoken(sentence.start)}: ${sentence.text}`, on: { click: this.jump(sentence) } },
-      sighted(el("time", {}, clock(sentence.start)), el("span", { class: "words", dir: "auto" }, sentence.text))));
+    el("button", { type: "button", on: { click: this.jump(sentence) } },
+      heard(`${spoken(sentence.start)}: `), stamp(sentence.start), el("span", { class: "words", dir: "auto" }, sentence.text)));
 }
