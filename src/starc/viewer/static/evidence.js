@@ -55,7 +55,7 @@ export function evidenceBox(event, data) {
 const NAMES = {
   model: "Model", weights: "Weights", encoder: "Image encoder", frames: "Frames seen", windows: "Windows",
   speech: "Speech", search: "Decoding", starc: "Version", source: "Video file", content: "Its content",
-  title: "Uploaded as", corrected: "Corrected", version: "Saved version", unfamiliar: "Not captioned because",
+  title: "Title", corrected: "Corrected", version: "Saved version", unfamiliar: "Not captioned because",
 };
 
 /** The dialog "How was this made?": every step, in the words of the record. */

@@ -216,8 +216,8 @@ async function start() {
 
 start().catch((error) => {
   $("title").textContent = "This video cannot be shown";
-  const words = `${error.message[0].toUpperCase()}${error.message.slice(1)}.`;
+  for (const menu of document.querySelectorAll(".tools .pick")) menu.hidden = true;
   document.querySelector(".skip").remove(); // there is no list to skip to
   document.querySelector("main").replaceChildren(el("section", { class: "trouble", "aria-label": "What is wrong" },
-    el("p", {}, words), el("p", {}, el("a", { class: "button", href: "/" }, "Back to the library"))));
+    el("p", {}, error.message), el("p", {}, el("a", { class: "button", href: "/" }, "Back to the library"))));
 });
