@@ -175,7 +175,7 @@ def test_an_event_says_what_it_rests_on_and_the_record_how_it_was_made(page: Any
     # One scale for all lists: half as similar is half as long.
     bars = page.evaluate("""[...document.querySelectorAll(".retrieved li")].map((row) =>
         [row.querySelector("b").textContent, row.querySelector("i").style.width])""")
-    assert bars and all(f"{round(float(value) * 100)}%" == width for value, width in bars)
+    assert bars and all(abs(float(value) * 100 - float(width[:-1])) < 1.1 for value, width in bars)
     page.get_by_role("button", name="How was this made?").click()
     made = page.get_by_role("dialog", name="How was this made?")
     assert "starc-demo" in made.inner_text() and "saliency" in made.inner_text()
@@ -250,7 +250,7 @@ def test_a_link_with_the_token_works_from_another_site(browser: Any, top: Path) 
         context.set_default_timeout(15_000)
         page = context.new_page()
         answer = context.request.get(f"{site}/api/library?token=correct-horse")
-        id = answer.json()["videos"][1]["id"]
+        id = next(one["id"] for one in answer.json()["videos"] if one["title"] == "flat")
         context.clear_cookies()
         there = f"{site}/watch/{id}"
         links = {"first": f"{there}?token=correct-horse", "later": f"{there}?t=5"}

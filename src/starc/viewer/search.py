@@ -33,8 +33,8 @@ _MARKS = "".join(c for c in map(chr, range(0x300, 0xFFFF)) if unicodedata.catego
 _HAN = r"\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _RUN_ON = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 """Thai, Lao, Burmese, Khmer."""
-_LETTER = rf"(?:(?![{_HAN}{_RUN_ON}])[\w{_MARKS}])"
-_WORD = re.compile(rf"[{_HAN}]+|[{_RUN_ON}]+|{_LETTER}+")
+_LETTER = re.compile(rf"(?![{_HAN}{_RUN_ON}])[\w{_MARKS}]")
+_WORD = re.compile(rf"[{_HAN}]+|[{_RUN_ON}]+|(?:{_LETTER.pattern})+")
 _HAN_RUN, _ANYWHERE = re.compile(f"[{_HAN}]"), re.compile(f"[{_HAN}{_RUN_ON}]")
 
 
@@ -53,7 +53,7 @@ def words_of(query: str) -> list[str]:
 
 def folded(text: str) -> str:
     """Text as it is compared: one form of each letter, no capitals."""
-    return unicodedata.normalize("NFKC", text).casefold()
+    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
 
 
 def _parts(word: str) -> Iterator[str]:
@@ -62,9 +62,13 @@ def _parts(word: str) -> Iterator[str]:
     yield from (word[n : n + size] for n in range(max(1, len(word) - size + 1)))
 
 
-def _pattern(word: str) -> re.Pattern[str]:
-    start = "" if _ANYWHERE.match(word) else f"(?<!{_LETTER})"
-    return re.compile(start + re.escape(word))
+def _places(text: str, word: str) -> Iterator[int]:
+    """Where a word begins in a text. A pattern that knows all letters would be slower."""
+    anywhere, place = _ANYWHERE.match(word), text.find(word)
+    while place >= 0:
+        if anywhere or place == 0 or not _LETTER.match(text[place - 1]):
+            yield place
+        place = text.find(word, place + 1)
 
 
 def stem(word: str) -> str:
@@ -80,11 +84,11 @@ def stem(word: str) -> str:
 
 def search(items: Iterable[Item], query: str, *, limit: int) -> tuple[list[Moment], int]:
     """The best moments, and how many there are in all."""
-    patterns = [_pattern(word) for word in words_of(query)]
-    counts, passages = [0] * len(patterns), 0
+    wanted = words_of(query)
+    counts, passages = [0] * len(wanted), 0
     answers: list[tuple[Item, Passage, set[int]]] = []
     for item in items:
-        for place, words in _matches(item.summary.passages, patterns).items():
+        for place, words in _matches(item.summary.passages, wanted).items():
             answers.append((item, item.summary.passages[place], words))
             for word in words:
                 counts[word] += 1
@@ -100,7 +104,7 @@ def search(items: Iterable[Item], query: str, *, limit: int) -> tuple[list[Momen
     return best, len(moments)
 
 
-def _matches(passages: tuple[Passage, ...], patterns: list[re.Pattern[str]]) -> dict[int, set[int]]:
+def _matches(passages: tuple[Passage, ...], wanted: list[str]) -> dict[int, set[int]]:
     """Passage -> words in it. One scan over the joined text is far cheaper than one per passage."""
     texts = [folded(passage.text) for passage in passages]
     starts = [0]
@@ -108,8 +112,7 @@ def _matches(passages: tuple[Passage, ...], patterns: list[re.Pattern[str]]) -> 
         starts.append(starts[-1] + len(text) + 1)
     whole = "\n".join(texts)
     matches: dict[int, set[int]] = {}
-    for word, pattern in enumerate(patterns):
-        for match in pattern.finditer(whole):
-            place = bisect.bisect_right(starts, match.start()) - 1
-            matches.setdefault(place, set()).add(word)
+    for word, text in enumerate(wanted):
+        for start in _places(whole, text):
+            matches.setdefault(bisect.bisect_right(starts, start) - 1, set()).add(word)
     return matches
