@@ -4,7 +4,13 @@ import { clock, count, el } from "./dom.js";
 import { retrievedList } from "./timeline.js";
 
 const MOST = 3; // retrieved captions that are shown
-const meets = (event) => (one) => one.start < event.end && one.end > event.start;
+const SHARE = 0.15; // of the shorter one: less is a touch, not evidence
+
+/** Whether something lies in an event's stretch, and does not only touch it. */
+const meets = (event) => (one) => {
+  const shared = Math.min(one.end, event.end) - Math.max(one.start, event.start);
+  return shared > SHARE * Math.min(one.end - one.start, event.end - event.start);
+};
 const mean = (list) => list.reduce((sum, one) => sum + one, 0) / list.length;
 
 /** Segments, the best retrieved captions, sentences and the saliency of an event's stretch. */
