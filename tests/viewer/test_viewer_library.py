@@ -14,7 +14,8 @@ from starc.errors import AnnotationError, VideoError
 from starc.media.container import MediaLimits
 from starc.types import Captioned, Event, Sentence
 from starc.viewer import thumbnails
-from starc.viewer.library import Comparison, Library, read_item
+from starc.viewer.comparison import Comparison
+from starc.viewer.library import Library, read_item
 from starc.viewer.records import read_captioned
 from starc.viewer.search import search, stem, words_of
 from starc.viewer.thumbnails import thumbnail

@@ -15,9 +15,9 @@ from starlette.testclient import TestClient
 from starc.errors import VideoError
 from starc.types import Captioned, Event
 from starc.viewer import previews
-from starc.viewer.library import Comparison, Library
+from starc.viewer.comparison import Comparison, overlaps
+from starc.viewer.library import Library
 from starc.viewer.previews import Preview, Previews
-from starc.viewer.scores import overlaps
 from starc.viewer.server import create_app
 from starc.viewer.waveforms import MOST, peaks
 from support import clips

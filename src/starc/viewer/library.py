@@ -25,9 +25,8 @@ from typing import Any, NamedTuple
 from starc.errors import AnnotationError, StarcError, VideoError
 from starc.files.annotations import video_id
 from starc.files.cache import content_name
-from starc.types import Captioned, Event
+from starc.types import Captioned
 from starc.viewer.records import (
-    Passage,
     Summary,
     bare_summary,
     kept_title,
@@ -36,7 +35,6 @@ from starc.viewer.records import (
     read_many,
     summarise,
 )
-from starc.viewer.scores import Overlaps, overlaps
 from starc.viewer.security import confine, digest
 
 log = logging.getLogger("starc")
@@ -381,54 +379,3 @@ def best_moment(item: Item) -> float | None:
         if captioned and captioned.saliency:
             return captioned.frame_times[captioned.saliency.index(max(captioned.saliency))]
     return None
-
-
-class Comparison:
-    """A reference or a second system, shown with the predictions; videos meet by `video_id`.
-
-    It is a file of any annotation or prediction format, or a folder of captioned JSON, of which the
-    newest versions are shown.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.name = path.name if path.is_dir() else path.stem
-        self._library = Library([path]) if path.is_dir() else None
-        self._records = {} if self._library else read_many(path)
-
-    def captioned(self, names: Iterable[str]) -> Captioned | None:
-        """The record of a video that goes by any of `names`."""
-        items = self._items()
-        for name in names:
-            if name in self._records:
-                return self._records[name]
-            if name in items:
-                return read_item(items[name])
-        return None
-
-    def _items(self) -> dict[str, Item]:
-        items: dict[str, Item] = {}
-        for item in self._library.refresh() if self._library else ():
-            for name in item.names if item.record else ():
-                items.setdefault(name, item)
-        return items
-
-    def score(self, items: Iterable[Item]) -> dict[str, Overlaps]:
-        """Id -> how well its events meet those here, of the items that are known here."""
-        known, scores = self._items(), {}
-        for item in items:
-            name = next((n for n in item.names if n in self._records or n in known), None)
-            if name is None or not item.captioned or item.summary.problem:
-                continue
-            record = self._records.get(name)
-            theirs = _spans(known[name]) if record is None else _times(record.events)
-            scores[item.id] = overlaps(_spans(item), theirs)
-        return scores
-
-
-def _times(parts: Iterable[Event | Passage]) -> list[tuple[float, float]]:
-    return [(one.start, one.end) for one in parts]
-
-
-def _spans(item: Item) -> list[tuple[float, float]]:
-    """When the events of a record are, without reading it again."""
-    return _times(one for one in item.summary.passages if not one.spoken)

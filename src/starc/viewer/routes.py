@@ -24,8 +24,9 @@ from starc.errors import StarcError, VideoError
 from starc.types import Captioned
 from starc.viewer import edits, search
 from starc.viewer import library as videos
+from starc.viewer.comparison import Comparison
 from starc.viewer.jobs import CaptionJob, JobQueue, receive_upload
-from starc.viewer.library import Comparison, Item, Library
+from starc.viewer.library import Item, Library
 from starc.viewer.previews import Previews
 from starc.viewer.security import display_name, disposition, sniff_file
 from starc.viewer.thumbnails import thumbnail

@@ -29,9 +29,10 @@ from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from starc.errors import ConfigError, StarcError
+from starc.viewer.comparison import Comparison
 from starc.viewer.edits import EXPORTS, Export
 from starc.viewer.jobs import Caption, JobQueue
-from starc.viewer.library import Comparison, Library
+from starc.viewer.library import Library
 from starc.viewer.packing import Packed
 from starc.viewer.previews import Previews
 from starc.viewer.routes import ROUTES, SafeJson, Viewer, static_file
