@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -148,8 +148,10 @@ class CaptionWriter:
         self.head = None if head is None else head.eval()
         (self.newline,) = self._encode("\n")
 
-    def write(self, requests: Sequence[Request]) -> list[list[Caption]]:
-        """A caption for every span of every request."""
+    def write(
+        self, requests: Sequence[Request], on_step: Callable[[], None] = lambda: None
+    ) -> list[list[Caption]]:
+        """A caption for every span of every request; `on_step` is called between captions."""
         rows: list[tuple[int, list[int], _Row]] = []
         for number, request in enumerate(requests):
             words = words_of(request.sentences)
@@ -161,7 +163,7 @@ class CaptionWriter:
         # Texts of similar length go together: less padding, the same captions.
         order = sorted(rows, key=lambda row: (len(row[1]), sum(map(len, row[2].blocks))))
         for first in range(0, len(order), AT_ONCE):
-            self._write([row for _, _, row in order[first : first + AT_ONCE]])
+            self._write([row for _, _, row in order[first : first + AT_ONCE]], on_step)
         written = [[Caption("", 0.0)] * len(request.spans) for request in requests]
         for number, script, row in rows:
             for n, ids, log in zip(script, row.captions, row.logs, strict=True):
@@ -198,12 +200,13 @@ class CaptionWriter:
         return round(1 / (1 + math.exp(-total)), 4)
 
     @torch.inference_mode()
-    def _write(self, rows: Sequence[_Row]) -> None:
+    def _write(self, rows: Sequence[_Row], on_step: Callable[[], None]) -> None:
         """Event by event: all rows read their next block, then write until their lines end."""
         weight = self.llama.model.embed_tokens.weight
         cache = Cache.empty(self.llama.settings, len(rows), weight)
         ended: list[list[int]] = [[] for _ in rows]  # what ends a line, to be read first
         for event in range(max(len(row.blocks) for row in rows)):
+            on_step()
             going = [n for n, row in enumerate(rows) if event < len(row.blocks)]
             if len(going) < len(rows):
                 cache.select(torch.tensor(going, device=weight.device))
