@@ -315,11 +315,10 @@ class Captioner:
         read = ReadVideo(video, features, transcript.result())
 
         def on_step() -> None:
-            on_progress("captioning", 0.0, 1.0)
             if ended.is_set():
                 raise Stopped(str(video))
 
-        on_step()
+        on_progress("captioning", 0.0, 1.0)
         captioned = self.caption_read([read], on_step)[0]
         on_progress("captioning", 1.0, 1.0)
         return captioned

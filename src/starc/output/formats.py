@@ -106,7 +106,7 @@ def write(
         remember(path)
         return (*notes, *_too_fine(captioned, granularity))
     if format == "json" and source is not None:
-        made_of = {**captioned.provenance, **_origin(source, path)}
+        made_of = {**captioned.provenance, **_origin(Path(source), path)}
         captioned = replace(captioned, provenance=made_of)
     text, notes = render(
         captioned, format=format, mode=mode, granularity=granularity, video=_link(source, path)
