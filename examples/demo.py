@@ -1,9 +1,10 @@
 """Caption a video with the embedded model, and look at what comes out.
 
-    python examples/demo.py [VIDEO]
+    python examples/demo.py [VIDEO] [--view]
 
 Without a video it takes the sample beside this file and scores the answer against its reference.
-Writes JSON, WebVTT and a page with everything on one time axis into out/.
+Writes JSON, WebVTT and a page with everything on one time axis into out/, and says how to look at
+them; with --view, and in a terminal, it opens the page itself and stays until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ OUT = Path("out")
 
 def main() -> None:
     """The whole demonstration."""
-    video = Path(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1] else SAMPLE
+    given = [one for one in sys.argv[1:] if one and one != "--view"]
+    video = Path(given[0]) if given else SAMPLE
     print(f"Captioning {video} with the embedded model starc-small-youcook2 ...", flush=True)
     with stages() as on_progress:
         captioned = starc.load().caption(video, on_progress=on_progress)
@@ -39,11 +41,23 @@ def main() -> None:
     OUT.mkdir(exist_ok=True)
     for ending in (".json", ".vtt", ".html"):
         formats.write(captioned, OUT / f"{video.stem}{ending}", overwrite=True, source=video)
-    page = OUT / f"{video.stem}.html"
-    print(f"\nWritten: {OUT / video.stem}.json, .vtt and .html. To go on:")
-    print(f"  open {page} in a browser: the video with speech, saliency and captions on one axis")
+    record = OUT / f"{video.stem}.json"
+    print(f"\nWritten: {record}, .vtt and .html. To go on:")
     print("  make demo VIDEO=my.mp4, or .venv/bin/starc caption my.mp4 -o my.srt")
-    print("  .venv/bin/starc view out: look through and correct everything in the browser")
+    print(f"  {OUT / video.stem}.html: a page to send to others, with the video beside it")
+    if "--view" in sys.argv and sys.stdout.isatty():
+        view(record)
+    else:
+        print("Watch it, see what each caption rests on, and correct it in the browser:")
+        print(f"  .venv/bin/starc view {record}    (make demo VIEW=1 does so at once)")
+
+
+def view(record: Path) -> None:
+    """The page of this one video, until Ctrl-C."""
+    from starc.viewer.server import serve
+
+    print("The page with this video (Ctrl-C ends it):")
+    serve([record], port=0, announce=lambda address: print(f"  {address}", flush=True))
 
 
 def judged(captioned: starc.Captioned) -> str:

@@ -38,8 +38,9 @@ from starc.output.formats import FORMATS, render
 from starc.retrieval.captions import read_captions
 from starc.retrieval.captions import read_published as read_arrays
 from starc.retrieval.datastore import open_datastore
-from starc.viewer.library import Library, search
+from starc.viewer.library import Library
 from starc.viewer.records import read_captioned
+from starc.viewer.search import search
 from starc.viewer.thumbnails import thumbnail
 from support import tiny
 from support.clips import write_clip

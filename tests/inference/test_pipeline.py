@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -349,7 +350,10 @@ def test_a_batch_of_real_stages_equals_one_by_one(
     for video in videos:
         text = (tmp_path / "out" / f"{video.stem}.json").read_text()
         expected = caption(video, loaded, alone)
-        assert Captioned.from_json(json.loads(text)) == expected
+        written = Captioned.from_json(json.loads(text))
+        made_of = {**expected.provenance, "source": f"../in/{video.name}"}
+        made_of["content"] = written.provenance["content"]
+        assert written == dataclasses.replace(expected, provenance=made_of)
 
 
 def test_videos_together_are_captioned_as_alone(
@@ -425,3 +429,50 @@ def test_what_cannot_be_captioned_says_why(
     wordless = dataclasses.replace(loaded, tokenizer=None)
     with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
         caption(video, wordless, options)
+
+
+def test_it_can_be_stopped_while_it_writes(
+    loaded: Loaded, options: Options, tmp_path: Path
+) -> None:
+    video = colour_clip(tmp_path / "a.mp4", seconds=4)
+    options = dataclasses.replace(options, engine="none")
+    captioner = Captioner(loaded, options, encoder=ColourEncoder())
+    stop = threading.Event()
+
+    def on_progress(stage: str, done: float, total: float) -> None:
+        if stage == "captioning":
+            stop.set()
+
+    with pytest.raises(Stopped):
+        captioner.caption(video, stop=stop, on_progress=on_progress)
+    steps: list[int] = []
+    read = ReadVideo(video, captioner.read_frames(video), captioner.read_speech(video))
+    captioner.caption_read([read], lambda: steps.append(1))
+    assert steps  # asked between windows, also by the model itself
+
+
+def test_the_listener_stops_with_the_caption(
+    loaded: Loaded, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recogniser that goes on would keep the next video waiting."""
+    listening, ended = threading.Event(), threading.Event()
+
+    def transcribe(*_: Any, on_heard: Any, **__: Any) -> Any:
+        try:
+            for second in range(10_000):
+                on_heard(float(second))
+                listening.set()
+                time.sleep(0.002)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr("starc.inference.pipeline.transcribe", transcribe)
+    captioner = Captioner(loaded, options, encoder=ColourEncoder())
+
+    def on_progress(stage: str, done: float, total: float) -> None:
+        if stage == "listening" and listening.wait(10):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        captioner.caption(colour_clip(tmp_path / "a.mp4", seconds=3), on_progress=on_progress)
+    assert ended.wait(10)

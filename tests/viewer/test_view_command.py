@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from starc.cli import app
+from starc.inference import pipeline
 from starc.types import Captioned, Event
 
 CAPTIONED = Captioned("a.mp4", 9.0, (Event(1, 2, "stir"),))
@@ -36,7 +37,34 @@ def test_the_command_serves_what_it_was_given(served: dict[str, Any], tmp_path: 
     assert "starc: http://[::1]:8350/?token=" + "x" * 100 + "\n" in result.output
     assert served["paths"] == [tmp_path] and served["compare"] == Path("other")
     assert served["host"] == "127.0.0.1" and served["port"] == 0 and served["token"] is None
-    assert served["caption"] is None and served["open_browser"] is False
+    assert served["open_browser"] is False
+
+
+def test_the_page_captions_with_the_embedded_model_unless_told_otherwise(
+    served: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def caption(self: Any, path: Path, *, stop: Any, on_progress: Any) -> Captioned:
+        made.append(self._model)
+        on_progress("watching", 3, 12)
+        on_progress("listening", 30.4, 90.0)
+        on_progress("captioning", 0.0, 1.0)
+        return CAPTIONED
+
+    monkeypatch.setattr("starc.inference.pipeline.Captioner.caption", caption)
+    for options in ([], ["--model", "embedded"], ["--model", "some/folder"]):
+        CliRunner().invoke(app, ["view", str(tmp_path), *options])
+        said: list[tuple[Any, ...]] = []
+        served["caption"](Path("a.mp4"), lambda *row, said=said: said.append(row), lambda: False)
+    assert made == [pipeline.EMBEDDED, pipeline.EMBEDDED, "some/folder"]
+    assert said == [
+        ("watching", 0.25, "3 of 12 frames seen"),
+        ("listening", pytest.approx(0.3378, abs=1e-4), "30 of 90 s heard"),
+        ("captioning", 0.0, ""),
+    ]
+    CliRunner().invoke(app, ["view", str(tmp_path), "--model", "none"])
+    assert served["caption"] is None
 
 
 def test_every_format_of_caption_can_be_exported(served: dict[str, Any], tmp_path: Path) -> None:

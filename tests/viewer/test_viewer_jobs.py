@@ -319,3 +319,51 @@ def test_captioning_writes_over_nobodys_file(tmp_path: Path) -> None:
     wait(lambda: not queue.busy)
     assert again.state == "failed" and "is there already" in (again.error or "")
     queue.close()
+
+
+def test_a_failed_upload_keeps_its_title_and_can_be_tried_again(tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", 2.0).read_bytes()
+    library = tmp_path / "library"
+    library.mkdir()
+    working = threading.Event()
+
+    def caption(path: Path, progress: Progress, cancelled: Callable[[], bool]) -> Captioned:
+        if not working.is_set():
+            raise SpeechError(f"{path}: nobody listens; see {path.parent}/log")
+        return quick(path, progress, cancelled)
+
+    client = TestClient(create_app([library], caption=caption), base_url=BASE, headers=OURS)
+    assert client.post("/api/uploads?name=Onion tart.mp4", content=clip).status_code == 202
+
+    def job() -> dict[str, object]:
+        (row,) = client.get("/api/jobs").json()["jobs"]
+        return row
+
+    wait(lambda: job()["state"] == "failed")
+    assert str(tmp_path) not in str(job()["error"]) and "nobody listens" in str(job()["error"])
+    (row,) = client.get("/api/library").json()["videos"]
+    assert row["title"] == "Onion tart" and not row["captioned"] and job()["video"] == row["id"]
+    working.set()
+    assert client.post(f"/api/videos/{row['id']}/caption").status_code == 202
+    wait(lambda: job()["state"] == "done")  # one row: it took the place of the other
+    (row,) = client.get("/api/library").json()["videos"]
+    assert row["title"] == "Onion tart" and row["captioned"]
+    assert not list(library.glob(".*"))
+
+
+def test_words_about_a_stage_reach_the_page(tmp_path: Path) -> None:
+    go = threading.Event()
+
+    def caption(path: Path, progress: Callable[..., None], _: Callable[[], bool]) -> Captioned:
+        progress("watching", 0.25, "30 of 120 frames seen")
+        go.wait(10)
+        return Captioned("x", 2.0, ())
+
+    clip = write_clip(tmp_path / "clip.mp4", 2.0)
+    queue = JobQueue(caption)
+    job = queue.submit(clip, title="clip", uploaded=False)
+    wait(lambda: job.stages)
+    stage = {"name": "watching", "done": 0.25, "words": "30 of 120 frames seen"}
+    assert job.as_row()["stages"] == [stage]
+    go.set()
+    queue.close()

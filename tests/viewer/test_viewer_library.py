@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ from starc.errors import AnnotationError, VideoError
 from starc.media.container import MediaLimits
 from starc.types import Captioned, Event, Sentence
 from starc.viewer import thumbnails
-from starc.viewer.library import Comparison, Library, read_item, search, stem, words_of
+from starc.viewer.comparison import Comparison
+from starc.viewer.library import Library, read_item
 from starc.viewer.records import read_captioned
+from starc.viewer.search import search, stem, words_of
 from starc.viewer.thumbnails import thumbnail
 from support.viewer_sample import captioned, make_library, write_clip, write_record
 
@@ -81,7 +85,8 @@ def test_only_what_changed_is_read_again(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "text",
     [
-        '{"starc": 1', '{"starc": 1}', '{"starc": 2, "video": "x"}', "[" * 2000 + '"starc"',
+        '{"starc": 1', '{"starc": 1}', "", "{", "\0\1",
+        '{"starc": 2, "video": "x"}', "[" * 2000 + '"starc"',
         '{"starc": 1, "video": 3, "duration": 1, "events": [], "sentences": [], "frame_times": [],'
         ' "saliency": [], "segments": [], "provenance": {}}',
         '{"starc": 1, "video": "x", "duration": "1", "events": 3}',
@@ -240,3 +245,39 @@ def test_reference_and_second_system_meet_by_id(tmp_path: Path) -> None:
 def test_the_sample_is_what_a_system_leaves() -> None:
     made = captioned("a.mp4", 60.0)
     assert Captioned.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+def test_scripts_without_spaces_and_letters_with_marks_are_found(tmp_path: Path) -> None:
+    texts = [
+        "先把大蒜切碎然后加入锅中",
+        "にんにくを加えて炒める",
+        "ใส่กระเทียมลงในกระทะ",
+        "लहसुन डालें",
+        "ajouter l\u2019ail e\u0301mince\u0301",
+    ]
+    write_record(tmp_path / "a.json", record("a", *texts))
+    items = Library([tmp_path]).refresh()
+
+    def first(query: str) -> str | None:
+        moments, _ = search(items, query, limit=9)
+        return moments[0].passage.text if moments else None
+
+    assert first("大蒜") == texts[0] and first("在哪里加入大蒜?") == texts[0]
+    assert first("炒める") == texts[1]
+    assert first("กระเทียม") == texts[2] and first("ใส่กระเทียมตอนไหน") == texts[2]
+    assert first("लहसुन") == texts[3] and first("हसुन") is None
+    assert first("émincé") == texts[4]
+    assert first("x") is None
+
+
+def test_a_picture_of_a_video_whose_only_key_frame_is_cut_off(tmp_path: Path) -> None:
+    """Its edit list begins after the key frame, which is therefore never shown."""
+    whole, cut = write_clip(tmp_path / "whole.mp4", 8.0, fps=4), tmp_path / "cut.mp4"
+    command = ["ffmpeg", "-v", "error", "-i", str(whole), "-g", "99", "-c:v", "libx264"]
+    if shutil.which("ffmpeg") is None:
+        pytest.skip("no ffmpeg here: apt-get install ffmpeg")
+    subprocess.run([*command, str(tmp_path / "one.mp4")], check=True)
+    trim = ["ffmpeg", "-v", "error", "-ss", "3", "-i", str(tmp_path / "one.mp4"), "-c", "copy"]
+    subprocess.run([*trim, str(cut)], check=True)
+    assert thumbnail(cut, 1.0, cache=tmp_path / "cache")[:2] == b"\xff\xd8"
+    assert thumbnail(cut, None, cache=tmp_path / "cache")[:2] == b"\xff\xd8"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,7 +18,7 @@ from starc.types import Captioned, Event
 from starc.viewer.security import (
     confine,
     display_name,
-    download_name,
+    disposition,
     is_loopback,
     sniff,
 )
@@ -350,6 +351,8 @@ def test_names_for_people_and_for_downloads_are_tame(text: str) -> None:
     shown = display_name(text)
     assert shown and len(shown) <= 120 and not set(shown) & set("/\\\0\n\r\u202e")
     shown.encode()
-    name = download_name(text, "json")
+    header = disposition(f"{text}.json")
+    assert header.isascii() and header.isprintable()
+    name = re.match(r'attachment; filename="([^"]*)"', header)[1]
     assert name.isascii() and name.endswith(".json") and not name.startswith(".")
     assert not set(name) & set("/\\\"'\n\r :;")

@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +21,7 @@ from starlette.testclient import TestClient
 from starc.errors import AnnotationError, ConfigError
 from starc.types import Captioned, Event
 from starc.viewer import server
+from starc.viewer.security import without_folders
 from starc.viewer.server import create_app, serve
 from support.viewer_browser import running
 from support.viewer_sample import captioned, make_library, write_record
@@ -336,3 +338,43 @@ def test_schemathesis_finds_no_failure(tmp_path: Path) -> None:
 
         attempt()
     assert tried > 60
+
+
+def test_answers_are_packed_and_not_sent_twice(client: TestClient) -> None:
+    for path in ("/static/timeline.js", "/static/base.css", "/", "/api/library"):
+        plain = client.get(path, headers={"Accept-Encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+        first = client.get(path)
+        assert first.content == plain.content and first.headers["etag"] == plain.headers["etag"]
+        if len(plain.content) >= 1000:
+            assert first.headers["content-encoding"] == "gzip"
+            assert int(first.headers["content-length"]) < len(plain.content) / 2
+        again = client.get(path, headers={"If-None-Match": first.headers["etag"]})
+        assert again.status_code == 304 and again.content == b""
+        assert again.headers["x-frame-options"] == "DENY"
+    other = client.get("/api/library", headers={"If-None-Match": 'W/"0"'})
+    assert other.status_code == 200 and other.json()
+
+
+def test_an_error_names_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"starc": 1, "video"')
+    client = TestClient(create_app([tmp_path]), base_url=BASE)
+    (row,) = client.get("/api/library").json()["videos"]
+    assert row["problem"] == "the file is not valid JSON"
+    for path in (f"/api/videos/{row['id']}", f"/api/videos/{row['id']}/export/json"):
+        answer = client.get(path)
+        assert answer.status_code == 422 and "bad.json: not valid JSON" in answer.json()["message"]
+        assert str(tmp_path.parent) not in answer.text
+    said = "/srv/a b/x.mp4: no; see /var/log/x y, C:\\data\\z.mp4"
+    said = without_folders(said, [Path("/srv/a b")])
+    assert said == "x.mp4: no; see x y, z.mp4"
+
+
+def test_a_download_keeps_its_name_in_any_script(tmp_path: Path) -> None:
+    record = captioned("蒜蓉 大虾.mp4", 9.0)
+    write_record(tmp_path / "蒜蓉 大虾.json", record)
+    client = TestClient(create_app([tmp_path]), base_url=BASE)
+    (row,) = client.get("/api/library").json()["videos"]
+    header = client.get(f"/api/videos/{row['id']}/export/json").headers["content-disposition"]
+    assert header.startswith("attachment; filename=\"video.json\"; filename*=UTF-8''")
+    assert unquote(header.rpartition("'")[2]) == "蒜蓉-大虾.json"

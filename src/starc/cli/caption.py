@@ -38,7 +38,7 @@ def caption(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option(help="A model folder or hub id; else the small embedded one.")
+        str | None, typer.Option(help="A model folder or hub id; else embedded, the small one.")
     ] = None,
     target: Annotated[
         Path | None, typer.Option("--out", "-o", help="A file for one video, a folder for many.")
@@ -116,7 +116,7 @@ def caption(
     """Caption videos. One video goes to a file or to stdout, many into a folder."""
     _set_voice(quiet=quiet, verbose=verbose)
     from starc.inference.batch import Output, doubts
-    from starc.inference.pipeline import EMBEDDED, Captioner, Options, speech_options
+    from starc.inference.pipeline import Captioner, Options, speech_options
     from starc.media.container import MediaLimits
     from starc.media.processor import set_threads
     from starc.media.sources import local_files
@@ -124,7 +124,7 @@ def caption(
     if threads is not None:
         set_threads(threads)
     if model is None:
-        model = str(EMBEDDED)
+        model = "embedded"
         err.print(
             "Using the embedded model starc-small-youcook2: it knows kitchens only. "
             "For a full-size one: --model FOLDER (docs/model-card.md)",

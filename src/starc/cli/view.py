@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,17 +10,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from starc.cli.research import model_name
 from starc.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from starc.viewer.jobs import Caption
+    from starc.inference.pipeline import Captioner
+    from starc.types import Captioned
+    from starc.viewer.jobs import Caption, Progress
 
 
 def view(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="What to show: captioned JSON files, videos, or folders of them."),
+        typer.Argument(
+            help="What to show: captioned JSON files, videos, or folders of them. Captions and "
+            "their videos may lie in different folders."
+        ),
     ],
     host: Annotated[
         str,
@@ -52,12 +57,12 @@ def view(
         ),
     ] = None,
     model: Annotated[
-        str | None,
+        str,
         typer.Option(
             help="Model folder or hub id with which videos can be captioned from the page; "
-            "without it the page shows only what is captioned already."
+            "embedded is the small one in the package, none leaves captioning out."
         ),
-    ] = None,
+    ] = "embedded",
     browser: Annotated[bool, typer.Option(help="Open the page in a web browser.")] = True,
 ) -> None:
     """Watch, check and correct captions in a web page served from this machine until Ctrl-C."""
@@ -79,7 +84,7 @@ def view(
         token=token,
         announce=lambda address: typer.echo(f"starc: {address}", err=True),
         open_browser=browser,
-        caption=captioning(model) if model else None,
+        caption=None if model == "none" else captioning(model),
         exports={name: export(name) for name in written},
         reference=reference,
         compare=compare,
@@ -87,15 +92,32 @@ def view(
 
 
 def captioning(model: str) -> Caption:
-    """The function with which the page captions a video, and stops when it is cancelled."""
-    from starc.inference.pipeline import Captioner
+    """The function with which the page captions a video, and stops when it is cancelled.
 
-    captioner = Captioner(model_name(model))
-    return lambda path, progress, cancelled: captioner.caption(
-        path,
-        stop=Cancelled(cancelled),
-        on_progress=lambda stage, done, total: progress(stage, done / total if total else 0.0),
-    )
+    The model is loaded when it is first asked for: most who open the page only look.
+    """
+
+    @functools.cache
+    def captioner() -> Captioner:
+        from starc.inference.pipeline import Captioner
+
+        return Captioner(model)
+
+    def caption(path: Path, progress: Progress, cancelled: Callable[[], bool]) -> Captioned:
+        def on_progress(stage: str, done: float, total: float) -> None:
+            progress(stage, done / total if total else 0.0, seen(stage, done, total))
+
+        return captioner().caption(path, stop=Cancelled(cancelled), on_progress=on_progress)
+
+    return caption
+
+
+def seen(stage: str, done: float, total: float) -> str:
+    """How far a stage is, in its own unit."""
+    unit = {"watching": "frames seen", "listening": "s heard"}.get(stage)
+    if unit is None or not done:
+        return ""
+    return f"{done:.0f} of {total:.0f} {unit}" if total else f"{done:.0f} {unit}"
 
 
 class Cancelled(threading.Event):

@@ -19,7 +19,7 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -154,8 +154,10 @@ class CaptionWriter:
         self.head = None if head is None else head.eval()
         (self.newline,) = self._encode("\n")
 
-    def write(self, requests: Sequence[Request]) -> list[list[Caption]]:
-        """A caption for every span of every request."""
+    def write(
+        self, requests: Sequence[Request], on_step: Callable[[], None] = lambda: None
+    ) -> list[list[Caption]]:
+        """A caption for every span of every request; `on_step` is called between captions."""
         rows: list[tuple[int, list[int], _Row]] = []
         for number, request in enumerate(requests):
             words = words_of(request.sentences)
@@ -164,7 +166,7 @@ class CaptionWriter:
                 read = blocks(words, [request.spans[n] for n in script], retrieved)
                 read_ids = [self._encode(text) for text in read]
                 rows.append((number, script, _Row(read_ids)))
-        self._write([row for _, _, row in rows])
+        self._write([row for _, _, row in rows], on_step)
         written = [[Caption("", 0.0)] * len(request.spans) for request in requests]
         for number, script, row in rows:
             for n, ids, log in zip(script, row.captions, row.logs, strict=True):
@@ -201,10 +203,11 @@ class CaptionWriter:
         return round(1 / (1 + math.exp(-total)), 4)
 
     @torch.inference_mode()
-    def _write(self, rows: Sequence[_Row]) -> None:
+    def _write(self, rows: Sequence[_Row], on_step: Callable[[], None]) -> None:
         """Each text reads a block, writes until its line ends, and goes on at its own pace."""
         waiting, going = deque(rows), list[tuple[_Row, Text, list[int]]]()
         while waiting or going:
+            on_step()
             while waiting and len(going) < AT_ONCE:
                 row = waiting.popleft()
                 room = (self.settings.max_tokens + 1) * len(row.blocks)

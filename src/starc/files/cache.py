@@ -72,6 +72,12 @@ def fingerprint(path: Path) -> str:
         raise VideoError(f"{path}: cannot be read ({error.strerror}); check the file") from error
 
 
+def content_name(path: Path) -> str:
+    """Size and fingerprint: what a record keeps of the file it was made from."""
+    content = fingerprint(path)
+    return f"{path.stat().st_size}-{content}"
+
+
 @functools.lru_cache(maxsize=1024)
 def _digest(path: Path, size: int, changed: int) -> str:
     digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
@@ -90,6 +96,12 @@ def key(*parts: str) -> str:
     return hashlib.blake2b(
         "\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16
     ).hexdigest()
+
+
+def key_of_file(path: Path, *parts: str) -> str:
+    """One name for a file as it is now, by place, time and size, and for what is made of it."""
+    status = path.stat()
+    return key(str(path), str(status.st_mtime_ns), str(status.st_size), *parts)
 
 
 def read(entry: Path) -> Any | None:

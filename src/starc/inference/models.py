@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -120,8 +120,10 @@ class Models:
             _write_features(entry, features)
         return features
 
-    def caption(self, videos: Sequence[ReadVideo], search: BeamSearch) -> Iterator[Captioned]:
-        """What the model says of videos, which are decoded together."""
+    def caption(
+        self, videos: Sequence[ReadVideo], search: BeamSearch, on_step: Callable[[], None]
+    ) -> Iterator[Captioned]:
+        """What the model says of videos, which are decoded together; `on_step` as in predict."""
         inputs = [
             VideoInputs(
                 id=str(one.video),
@@ -133,7 +135,7 @@ class Models:
             )
             for one in videos
         ]
-        predictions = predict(self.loaded, inputs, search=search)
+        predictions = predict(self.loaded, inputs, search=search, on_step=on_step)
         for one, prediction in zip(videos, predictions, strict=True):
             if len(prediction.windows) > 1:
                 log.warning(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:  # these bring torch, which a cached answer does without
     from starc.model.checkpoint import Loaded
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "small-youcook2"
-"""The model that comes with the package."""
+"""The model that comes with the package; "embedded" is its name wherever a model is named."""
 CACHE_VERSION = "4"
 """Changes when the same video and settings would give other features or captions than before."""
 IN_BFLOAT16 = frozenset({"efficientnet-lite0"})
@@ -125,7 +125,7 @@ class Captioner:
         encoder: ImageEncoder | None = None,
     ) -> None:
         self.options = options or Options()
-        self._model, self._encoder = model, encoder
+        self._model, self._encoder = EMBEDDED if model == "embedded" else model, encoder
         self._models: Models | None = None
         # Two threads must not load a model twice, nor speak to one recogniser at a time.
         self._loading, self._listening = threading.Lock(), threading.Lock()
@@ -276,7 +276,7 @@ class Captioner:
 
         `speech` (a subtitle file, or an engine such as "whisper:small") and `language` take the
         place of those in the options. `on_progress` is called in this thread; setting `stop` ends
-        watching and listening soon.
+        watching, listening and captioning soon.
         """
         video, ended = Path(video), stop or threading.Event()
         options = replace(self.options, language=language or self.options.language)
@@ -290,6 +290,8 @@ class Captioner:
 
         def listen() -> None:
             def on_heard(seconds: float) -> None:
+                if ended.is_set():
+                    raise Stopped(str(video))
                 heard[0] = seconds
 
             try:
@@ -311,8 +313,13 @@ class Captioner:
             ended.set()
             raise
         read = ReadVideo(video, features, transcript.result())
+
+        def on_step() -> None:
+            if ended.is_set():
+                raise Stopped(str(video))
+
         on_progress("captioning", 0.0, 1.0)
-        captioned = self.caption_read([read])[0]
+        captioned = self.caption_read([read], on_step)[0]
         on_progress("captioning", 1.0, 1.0)
         return captioned
 
@@ -354,12 +361,14 @@ class Captioner:
                 yield captioned
         on_progress("videos", len(found), len(found))
 
-    def caption_read(self, videos: Sequence[ReadVideo]) -> list[Captioned]:
+    def caption_read(
+        self, videos: Sequence[ReadVideo], on_step: Callable[[], None] = lambda: None
+    ) -> list[Captioned]:
         """The model's part for several videos, which are decoded together; all or an error."""
         entries = [self._entry(one.video, one.speech) for one in videos]
         kept = [None if entry is None else _read_captioned(entry) for entry in entries]
         missing = [one for one, before in zip(videos, kept, strict=True) if before is None]
-        fresh = iter(self.models.caption(missing, self.decoding) if missing else ())
+        fresh = iter(self.models.caption(missing, self.decoding, on_step) if missing else ())
         captioned = []
         for one, entry, before in zip(videos, entries, kept, strict=True):
             made = before or next(fresh)

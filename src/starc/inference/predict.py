@@ -8,7 +8,7 @@ account (long_videos.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
@@ -143,11 +143,16 @@ def _shared_out(
 
 
 def predict(
-    loaded: Loaded, videos: Sequence[VideoInputs], *, search: BeamSearch | None = None
+    loaded: Loaded,
+    videos: Sequence[VideoInputs],
+    *,
+    search: BeamSearch | None = None,
+    on_step: Callable[[], None] = lambda: None,
 ) -> list[Prediction]:
     """What the model says of each video; without `search` it decodes as its folder says.
 
-    Either all videos have given events or none.
+    Either all videos have given events or none. `on_step` is called between windows and between
+    captions; what it raises ends the work.
     """
     if loaded.tokenizer is None:
         raise CheckpointError(f"{loaded.folder}: no tokenizer.json; copy the model's own")
@@ -177,6 +182,7 @@ def predict(
     model.eval()
     try:
         for n in (n for n in order if by_writer[owner[n]]):
+            on_step()
             with torch.no_grad():
                 batch = collate([examples[n]]).to(device)
                 encoded = model.encode(batch, loaded.store, inference=True)
@@ -184,6 +190,7 @@ def predict(
             windows[n] = _window(loaded, collate, examples[n], spans[n], one)
         decoded = [n for n in order if not by_writer[owner[n]]]
         for first in range(0, len(decoded), AT_ONCE):
+            on_step()
             some = decoded[first : first + AT_ONCE]
             batches = [collate([examples[n]]).to(device) for n in some]
             given = [_times(collate, shares[n], spans[n]) for n in some] if shares else None
@@ -204,7 +211,7 @@ def predict(
         _timed(writer, video, one) if timed else one
         for video, one, timed in zip(videos, joined, by_writer, strict=True)
     ]
-    captions = write_captions(loaded, writer, videos, joined)
+    captions = write_captions(loaded, writer, videos, joined, on_step)
     return [
         _captioned(writer, one, written) if written else one
         for one, written in zip(joined, captions, strict=True)
@@ -246,6 +253,7 @@ def write_captions(
     writer: CaptionWriter,
     videos: Sequence[VideoInputs],
     predictions: Sequence[Prediction],
+    on_step: Callable[[], None] = lambda: None,
 ) -> list[list[Caption]]:
     """The caption writer's words for each event; none for a video in which nothing is said."""
     spoken = [n for n, video in enumerate(videos) if video.sentences and predictions[n].events]
@@ -258,7 +266,7 @@ def write_captions(
         for n in spoken
     ]
     captions: list[list[Caption]] = [[] for _ in videos]
-    for n, written in zip(spoken, writer.write(requests), strict=True):
+    for n, written in zip(spoken, writer.write(requests, on_step), strict=True):
         captions[n] = written
     return captions
 

@@ -15,14 +15,16 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from starc.errors import ConfigError
+from starc.errors import ConfigError, VideoError
 from starc.files.annotations import prediction_file
+from starc.files.cache import content_name
 from starc.files.written import check_target, remember, write_text
 from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
@@ -90,8 +92,9 @@ def write(
 ) -> tuple[str, ...]:
     """Write one file; returns notes on what had to be repaired or left out.
 
-    `source` is the video itself: chapters go into a copy of it, and an HTML page plays it. A file
-    that we did not write is replaced only with `overwrite`.
+    `source` is the video itself: chapters go into a copy of it, an HTML page plays it, and our
+    JSON says where it lies and what it holds, so that `starc view` finds it. A file that
+    we did not write is replaced only with `overwrite`.
     """
     path, source = Path(path), None if source is None else Path(source)
     format = check_format(format or infer(path), mode, path)
@@ -102,6 +105,9 @@ def write(
         notes = mp4.embed_chapters(source, path, chapters.chapters(captioned, granularity))
         remember(path)
         return (*notes, *_too_fine(captioned, granularity))
+    if format == "json" and source is not None:
+        made_of = {**captioned.provenance, **_origin(Path(source), path)}
+        captioned = replace(captioned, provenance=made_of)
     text, notes = render(
         captioned, format=format, mode=mode, granularity=granularity, video=_link(source, path)
     )
@@ -117,6 +123,18 @@ def _link(source: Path | None, page: Path) -> str | None:
         return quote(os.fsencode(Path(os.path.relpath(source, page.parent)).as_posix()))
     except ValueError:  # another drive of Windows
         return None
+
+
+def _origin(source: Path, record: Path) -> dict[str, str]:
+    """Where a record's video lies, seen from the record, and what it holds."""
+    origin = {}
+    with suppress(VideoError, OSError):  # gone meanwhile
+        origin["content"] = content_name(source)
+        if not is_fetched(source):
+            with suppress(ValueError):  # another drive of Windows
+                way = Path(os.path.relpath(source, record.parent)).as_posix()
+                origin["source"] = way.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return origin
 
 
 def infer(path: str | Path) -> str:

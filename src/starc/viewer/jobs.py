@@ -17,19 +17,27 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import anyio.to_thread
 
 from starc.errors import StarcError, VideoError
+from starc.files.annotations import video_id
 from starc.files.atomic import replacing
 from starc.media.video import probe
 from starc.types import Captioned
-from starc.viewer.security import sniff
+from starc.viewer.records import title_file
+from starc.viewer.security import sniff, without_folders
 
 log = logging.getLogger("starc")
 
-Progress = Callable[[str, float], None]
+
+class Progress(Protocol):
+    """How a captioning function says how far it is; `words` are for people ("30 of 90 frames")."""
+
+    def __call__(self, stage: str, fraction: float, words: str = "", /) -> None: ...
+
+
 Caption = Callable[[Path, Progress, Callable[[], bool]], Captioned]
 """caption(path, progress, cancelled) -> Captioned"""
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -60,8 +68,8 @@ class CaptionJob:
     path: Path
     uploaded: bool
     state: State = "queued"
-    stages: dict[str, float] = field(default_factory=dict)
-    """Stage -> fraction done, in the order they began."""
+    stages: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """Stage -> fraction done and words about it, in the order they began."""
     error: str | None = None
     result: Path | None = None
     cancel: threading.Event = field(default_factory=threading.Event)
@@ -76,7 +84,10 @@ class CaptionJob:
             "title": self.title,
             "state": self.state,
             "cancelling": self.active and self.cancel.is_set(),
-            "stages": [{"name": name, "done": done} for name, done in self.stages.copy().items()],
+            "stages": [
+                {"name": name, "done": done, "words": words}
+                for name, (done, words) in self.stages.copy().items()
+            ],
             "error": self.error,
         }
 
@@ -99,7 +110,12 @@ class JobQueue:
                 raise QueueFull(f"{title}: is being captioned already; wait for it")
             if sum(job.state == "queued" for job in self._jobs.values()) >= self._waiting:
                 raise QueueFull(f"{self._waiting} videos are waiting already; try again later")
+            # Trying again takes the place of what failed.
+            self._jobs = {key: old for key, old in self._jobs.items() if old.path != path}
             job = CaptionJob(secrets.token_hex(8), title, path, uploaded)
+            if uploaded:
+                with suppress(OSError):  # it would be lost if captioning fails
+                    title_file(path).write_text(title, encoding="utf-8")
             self._jobs[job.id] = job
             finished = [old for old in self._jobs.values() if not old.active]
             for old in finished[: max(0, len(self._jobs) - REMEMBERED)]:
@@ -144,8 +160,9 @@ class JobQueue:
         with self._changed:
             job.state = state
             if state == "cancelled" and job.uploaded:
-                with suppress(OSError):
-                    job.path.unlink()
+                for path in (job.path, title_file(job.path)):
+                    with suppress(OSError):
+                        path.unlink()
             self.turn += 1
             self._changed.notify_all()
 
@@ -162,11 +179,11 @@ class JobQueue:
             self._run(job)
 
     def _run(self, job: CaptionJob) -> None:
-        def progress(stage: str, fraction: float) -> None:
+        def progress(stage: str, fraction: float, words: str = "") -> None:
             if job.cancel.is_set():
                 raise Cancelled
             with self._changed:
-                job.stages[str(stage)] = min(1.0, max(0.0, float(fraction)))
+                job.stages[str(stage)] = (min(1.0, max(0.0, float(fraction))), str(words))
                 self._set(job, job.state)
 
         state: State = "failed"
@@ -174,18 +191,20 @@ class JobQueue:
             captioned = self._caption(job.path, progress, job.cancel.is_set)
             if job.cancel.is_set():
                 raise Cancelled
-            title = {"title": job.title} if job.uploaded else {}
+            title = {"title": job.title} if job.title != video_id(job.path.name) else {}
             provenance = {**captioned.provenance, **title}
             captioned = replace(captioned, video=job.path.name, provenance=provenance)
             job.result, state = _keep(captioned, job.path), "done"
+            title_file(job.path).unlink(missing_ok=True)
         except Cancelled:
             state = "cancelled"
         except StarcError as error:
-            job.error = str(error)
+            job.error = without_folders(str(error), [job.path.parent])
         except Exception as error:
             if not job.cancel.is_set():
                 log.exception("%s: captioning failed", job.path)
-            job.error = f"captioning failed ({type(error).__name__}: {error})"
+            reason = without_folders(str(error), [job.path.parent])
+            job.error = f"captioning failed ({type(error).__name__}: {reason})"
         if job.cancel.is_set() and state == "failed":  # stopped in the function's own way
             state, job.error = "cancelled", None
         self._set(job, state)

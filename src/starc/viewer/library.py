@@ -4,34 +4,32 @@ An item is a captioned JSON, its video if one is there, and the versions people 
 digest: no request ever carries a path, and the `video` a record names is only compared with names
 met while walking. A file is parsed again only when its time or size has changed.
 
-`search` takes a question and returns moments. Words that only make it a question are dropped
-("where do they add garlic?" asks for *add garlic*), the rest is cut to a stem and looked for at the
-start of words. A moment scores the sum of log(1 + passages / passages with the word) over the words
-it has, captions before speech. There is no index: the text of a thousand videos is a few megabytes.
+A record finds its video by name in its own folder, then by the path and the content that the
+record was made from, then by name in all folders. A file outside the folders is shown only if its
+content is the one the record knows: whoever names a file so has seen it.
 """
 
 from __future__ import annotations
 
-import bisect
-import heapq
 import logging
-import math
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from starc.errors import AnnotationError, StarcError
+from starc.errors import AnnotationError, StarcError, VideoError
 from starc.files.annotations import video_id
+from starc.files.cache import content_name
 from starc.types import Captioned
 from starc.viewer.records import (
-    Passage,
     Summary,
     bare_summary,
+    kept_title,
     read_captioned,
     read_json,
     read_many,
@@ -44,14 +42,11 @@ log = logging.getLogger("starc")
 VIDEO_ENDINGS = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"})
 EDITS = ".edits"
 MOST_FILES = 200_000
-MOST_WORDS = 12
 _VERSION = re.compile(r"(\d{4,8})\.json")
-_QUESTION = """
-    a an and are at be by can did do does for from get gets has have he her his how i in into is
-    it its let me my of on or our she show so that the their them then there they this to up us
-    was we were what when where which who why will with you your
-"""
-_STOP_WORDS = frozenset(_QUESTION.split())
+
+
+class VideoGone(VideoError):
+    status = 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +90,7 @@ class Item:
             "versions": len(self.versions),
             "video": self.video is not None,
             "problem": self.summary.problem,
+            "confidence": self.summary.confidence,
         }
 
 
@@ -104,6 +100,72 @@ class _Listing:
     records: list[Path] = field(default_factory=list)
     edits: dict[Path, tuple[int, ...]] = field(default_factory=dict)
     links_out: int = 0
+
+
+class _Pair(NamedTuple):
+    record: Path | None
+    key: str | None
+    video: Path | None
+    summary: Summary
+
+
+class _Videos:
+    """Videos of some folders, by all that a record may know of its own; two of a name are none."""
+
+    def __init__(self, videos: Iterable[Path]) -> None:
+        self._all = dict.fromkeys(videos)
+        self.by_path = {(video.parent, _composed(video.name)): video for video in self._all}
+        self.by_stem: dict[tuple[Path, str], Path | None] = {}
+        self._by_id: dict[str, Path | None] = {}
+        for path in self._all:
+            place, name = (path.parent, path.stem), _composed(video_id(path.name))
+            self.by_stem[place] = None if place in self.by_stem else path
+            self._by_id[name] = None if name in self._by_id else path
+        self._by_size: dict[int, list[Path]] | None = None
+
+    def of_source(self, record: Path, summary: Summary) -> Path | None:
+        path = summary.source and Path(os.path.normpath(record.parent / summary.source))
+        return path if path in self._all else None
+
+    def named(self, summary: Summary) -> Path | None:
+        """The one of that name, unless its size says that it is another video."""
+        path = self._by_id.get(_composed(video_id(summary.name)))
+        fits = path is None or summary.content is None or _size(path) == summary.size
+        return path if fits else None
+
+    def of_content(self, summary: Summary) -> Path | None:
+        """One that was moved or renamed; only files of the right size are read."""
+        if summary.content is None:
+            return None
+        if self._by_size is None:
+            self._by_size = {}
+            for path in self._all:
+                self._by_size.setdefault(_size(path), []).append(path)
+        for path in self._by_size.get(summary.size, ()):
+            with suppress(VideoError):
+                if content_name(path) == summary.content:
+                    return path
+        return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _source(record: Path, summary: Summary) -> Path | None:
+    """The file outside the folders that a record says it was made from, if one is there."""
+    if summary.source is None or summary.content is None or "\0" in summary.source:
+        return None
+    path = Path(os.path.normpath(record.parent / summary.source))
+    return path if path.suffix.lower() in VIDEO_ENDINGS and path.is_file() else None
+
+
+def _composed(name: str) -> str:
+    """Letters with accents as one character: disks of Macs write them as two."""
+    return unicodedata.normalize("NFC", name)
 
 
 class Library:
@@ -124,13 +186,31 @@ class Library:
     def refresh(self) -> list[Item]:
         """Look again; items in the order of their titles."""
         with self._lock:
-            items: dict[str, Item] = {}
-            self.links_out = 0
-            for root in self.roots:
-                listing = _walk(root if root.is_dir() else root.parent, deep=root.is_dir())
-                self.links_out += listing.links_out
-                items |= {item.id: item for item in self._pair(root, listing)}
-            self._items = items
+            listings = {
+                root: _walk(root if root.is_dir() else root.parent, deep=root.is_dir())
+                for root in self.roots
+            }
+            self.links_out = sum(listing.links_out for listing in listings.values())
+            everywhere = _Videos(video for one in listings.values() for video in one.videos)
+            pairs = [
+                (root, pair)
+                for root, listing in listings.items()
+                for pair in self._pair(root, listing, everywhere)
+            ]
+            taken = {pair.video for _, pair in pairs}
+            pairs += [
+                (root, _Pair(None, None, path, bare_summary(path.name, title=kept_title(path))))
+                for root, listing in listings.items()
+                for path in listing.videos
+                if path not in taken
+            ]
+            saved = {place: vs for one in listings.values() for place, vs in one.edits.items()}
+            found = [
+                self._item(root, saved, pair)
+                for root, pair in pairs
+                if root.is_dir() or root in (pair.record, pair.video)
+            ]
+            self._items = items = {item.id: item for item in found}
             return sorted(items.values(), key=lambda item: (item.summary.title.lower(), item.id))
 
     def find(self, id: str) -> Item | None:
@@ -142,30 +222,39 @@ class Library:
     def items(self) -> list[Item]:
         return list(self._items.values()) or self.refresh()
 
-    def _pair(self, root: Path, listing: _Listing) -> Iterator[Item]:
-        """Records with their videos, then the videos that nobody has captioned."""
-        by_path = {(video.parent, video.name): video for video in listing.videos}
-        by_stem: dict[tuple[Path, str], Path | None] = {}
-        by_id: dict[str, Path | None] = {}
-        for path in listing.videos:  # two of a name: neither
-            place, name = (path.parent, path.stem), video_id(path.name)
-            by_stem[place] = None if place in by_stem else path
-            by_id[name] = None if name in by_id else path
-        pairs: list[tuple[Path | None, str | None, Path | None, Summary]] = []
+    def _pair(self, root: Path, listing: _Listing, everywhere: _Videos) -> Iterator[_Pair]:
+        """The records of a folder with their videos."""
+        here = _Videos(listing.videos)
         for record in listing.records:
             for key, summary in self._summaries(record, root):
                 video = (
-                    by_path.get((record.parent, summary.name))
-                    or (by_stem.get((record.parent, record.stem)) if key is None else None)
-                    or by_id.get(video_id(summary.name))
+                    here.by_path.get((record.parent, _composed(summary.name)))
+                    or (here.by_stem.get((record.parent, record.stem)) if key is None else None)
+                    or everywhere.of_source(record, summary)
+                    or here.named(summary)
+                    or everywhere.named(summary)
+                    or everywhere.of_content(summary)
+                    or _source(record, summary)
                 )
-                pairs.append((record, key, video, summary))
-        taken = {video for _, _, video, _ in pairs}
-        alone = [path for path in listing.videos if path not in taken]
-        pairs += [(None, None, path, bare_summary(path.name)) for path in alone]
-        for pair in pairs:
-            if root.is_dir() or root in pair:
-                yield self._item(root, listing.edits, *pair)
+                yield _Pair(record, key, video, summary)
+
+    def open_video(self, item: Item) -> Path:
+        """The real path of an item's video; VideoGone where it is not there or not the one.
+
+        A file outside the folders must have the content that the record was made from.
+        """
+        wanted = item.summary.source or item.summary.name
+        if item.video is None:
+            raise VideoGone(f"{wanted}: the video file is not here")
+        for root in self.roots:
+            if real := confine(root if root.is_dir() else root.parent, item.video):
+                return real
+        real = confine(Path(item.video.anchor), item.video)
+        if real is None or item.record is None:
+            raise VideoGone(f"{wanted}: the video file is not there any more")
+        if content_name(real) != item.summary.content:
+            raise VideoGone(f"{wanted}: is not the video that was captioned any more")
+        return real
 
     def _summaries(self, record: Path, root: Path) -> Iterator[tuple[str | None, Summary]]:
         summary = self._parse(record)
@@ -193,11 +282,9 @@ class Library:
             known = self._parsed[record] = (stamp, summary)
         return known[1]
 
-    def _item(
-        self, root: Path, saved: dict[Path, tuple[int, ...]],
-        record: Path | None, key: str | None, video: Path | None, summary: Summary,
-    ) -> Item:  # fmt: skip
+    def _item(self, root: Path, saved: Mapping[Path, tuple[int, ...]], pair: _Pair) -> Item:
         """An item whose summary is that of its newest version, if somebody saved one."""
+        record, key, video, summary = pair
         source = record or video or root
         edits = _edits_folder(source, key)
         if record and video and edits not in saved and key is None:
@@ -292,90 +379,3 @@ def best_moment(item: Item) -> float | None:
         if captioned and captioned.saliency:
             return captioned.frame_times[captioned.saliency.index(max(captioned.saliency))]
     return None
-
-
-class Comparison:
-    """A reference or a second system, shown with the predictions; videos meet by `video_id`.
-
-    It is a file of any annotation or prediction format, or a folder of captioned JSON, of which the
-    newest versions are shown.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.name = path.name if path.is_dir() else path.stem
-        self._library = Library([path]) if path.is_dir() else None
-        self._records = {} if self._library else read_many(path)
-
-    def captioned(self, names: Iterable[str]) -> Captioned | None:
-        """The record of a video that goes by any of `names`."""
-        items: dict[str, Item] = {}
-        for item in self._library.refresh() if self._library else ():
-            for name in item.names if item.record else ():
-                items.setdefault(name, item)
-        for name in names:
-            if name in self._records:
-                return self._records[name]
-            if name in items:
-                return read_item(items[name])
-        return None
-
-
-class Moment(NamedTuple):
-    item: Item
-    passage: Passage
-    score: float
-
-
-def words_of(query: str) -> list[str]:
-    """The stems to look for; if there are only stop words, they are looked for all the same."""
-    words = re.findall(r"\w+", query.casefold())
-    telling = [word for word in words if word not in _STOP_WORDS] or words
-    return list(dict.fromkeys(map(stem, telling)))[:MOST_WORDS]
-
-
-def stem(word: str) -> str:
-    """A prefix that the word's other forms share: `adding`, `added` and `adds` give `add`."""
-    for ending in ("ing", "ied", "ies", "ed", "es", "s", "y", "e"):
-        if word.endswith(ending) and len(word) - len(ending) >= 3:
-            word = word.removesuffix(ending)
-            break
-    # chopp(ing) and chop must meet; ll and ss are part of the word (grill, press).
-    doubled = len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz"
-    return word[:-1] if doubled else word
-
-
-def search(items: Iterable[Item], query: str, *, limit: int) -> tuple[list[Moment], int]:
-    """The best moments, and how many there are in all."""
-    patterns = [re.compile(rf"\b{re.escape(word)}") for word in words_of(query)]
-    counts, passages = [0] * len(patterns), 0
-    answers: list[tuple[Item, Passage, set[int]]] = []
-    for item in items:
-        for place, words in _matches(item.summary.passages, patterns).items():
-            answers.append((item, item.summary.passages[place], words))
-            for word in words:
-                counts[word] += 1
-        passages += len(item.summary.passages)
-    weight = [math.log1p(passages / count) if count else 0.0 for count in counts]
-    moments = [
-        Moment(item, passage, sum(map(weight.__getitem__, words)) * (0.9 if passage.spoken else 1))
-        for item, passage, words in answers
-    ]
-    best = heapq.nsmallest(
-        limit, moments, key=lambda one: (-one.score, one.item.summary.title, one.passage.start)
-    )
-    return best, len(moments)
-
-
-def _matches(passages: tuple[Passage, ...], patterns: list[re.Pattern[str]]) -> dict[int, set[int]]:
-    """Passage -> words in it. One scan over the joined text is far cheaper than one per passage."""
-    texts = [passage.text.casefold() for passage in passages]
-    starts = [0]
-    for text in texts:
-        starts.append(starts[-1] + len(text) + 1)
-    whole = "\n".join(texts)
-    matches: dict[int, set[int]] = {}
-    for word, pattern in enumerate(patterns):
-        for match in pattern.finditer(whole):
-            place = bisect.bisect_right(starts, match.start()) - 1
-            matches.setdefault(place, set()).add(word)
-    return matches

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import re
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +48,18 @@ class Summary:
     sentences: int = 0
     passages: tuple[Passage, ...] = ()
     problem: str | None = None
+    confidence: float | None = None
+    """Median of its events."""
+    source: str | None = None
+    """The file it was made from, as a way from the record's folder."""
+    content: str | None = None
+    """What that file holds: `starc.files.cache.content_name`."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the video, as `content` has it."""
+        digits = (self.content or "").partition("-")[0]
+        return int(digits) if digits.isdecimal() and len(digits) < 19 else -1
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -54,10 +67,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     try:
         if path.stat().st_size > LARGEST_RECORD:
             return None
-        text = read_bytes(path, most=LARGEST_RECORD)
-        if b'"starc"' not in text:
-            return None
-        content = json.loads(text)
+        content = json.loads(read_bytes(path, most=LARGEST_RECORD))
     except OSError as error:
         raise AnnotationError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, RecursionError):
@@ -112,14 +122,38 @@ def summarise(content: dict[str, Any], stem: str) -> Summary:
         duration = float(content["duration"])
         if not math.isfinite(duration + sum(one.start + one.end for one in passages)):
             raise ValueError("a time in it is not finite")
+        known = [float(one["confidence"]) for one in events if one.get("confidence") is not None]
+        made_of = {key: content["provenance"].get(key) for key in ("source", "content")}
         return Summary(
-            name, display_name(title), duration, len(events), len(sentences), tuple(passages)
+            name,
+            display_name(title),
+            duration,
+            len(events),
+            len(sentences),
+            tuple(passages),
+            confidence=statistics.median(known) if known else None,
+            **{key: text for key, text in made_of.items() if isinstance(text, str)},
         )
     except MALFORMED as error:
         log.warning("%s: not a captioned video (%r)", stem, error)
         return bare_summary(stem, problem="not a captioned video of this version")
 
 
-def bare_summary(name: str, problem: str | None = None) -> Summary:
+def bare_summary(name: str, problem: str | None = None, title: str | None = None) -> Summary:
     """All that can be said of a video without a record, or with one that cannot be read."""
-    return Summary(name, display_name(video_id(name)), problem=problem)
+    return Summary(name, display_name(title or video_id(name)), problem=problem)
+
+
+def title_file(video: Path) -> Path:
+    """Where the title of an upload is kept until there is a record."""
+    return video.with_name(f".{video.name}.title")
+
+
+def kept_title(video: Path) -> str | None:
+    """The title under which a video was uploaded, while nobody has captioned it."""
+    if not video.name.startswith("upload-"):
+        return None
+    try:
+        return read_bytes(title_file(video), most=2_000).decode("utf-8", "replace")
+    except OSError:
+        return None

@@ -24,12 +24,15 @@ from starlette.requests import ClientDisconnect
 from starc.errors import StarcError, VideoError
 from starc.media.video import frame_rate
 from starc.types import Captioned
-from starc.viewer import edits
+from starc.viewer import edits, search
 from starc.viewer import library as videos
+from starc.viewer.comparison import Comparison
 from starc.viewer.jobs import CaptionJob, JobQueue, receive_upload
-from starc.viewer.library import Comparison, Item, Library
-from starc.viewer.security import confine, display_name, download_name, sniff_file
+from starc.viewer.library import Item, Library
+from starc.viewer.previews import Previews
+from starc.viewer.security import display_name, disposition, sniff_file
 from starc.viewer.thumbnails import thumbnail
+from starc.viewer.waveforms import peaks
 
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -78,6 +81,7 @@ class Viewer:
     uploads: Path | None
     """Folder that takes uploaded videos; None if there is none, or no one to caption them."""
     upload_limit: int
+    previews: Previews
     exports: Mapping[str, edits.Export]
     """Formats in which a version can be downloaded, by name."""
 
@@ -86,9 +90,13 @@ class Viewer:
     def open_library(self) -> Response:
         """Every video with its counts, and what this server can do."""
         items = self.library.refresh()
+        scores = self.reference.score(items) if self.reference else {}
         return SafeJson(
             {
-                "videos": [item.as_row() for item in items],
+                "videos": [
+                    {**item.as_row(), "score": (s := scores.get(item.id)) and s._asdict()}
+                    for item in items
+                ],
                 "links_out": self.library.links_out,
                 "can_caption": self.queue is not None,
                 "can_upload": self.uploads is not None,
@@ -102,13 +110,13 @@ class Viewer:
         limit: Annotated[int, Query(ge=1, le=200)] = 60,
     ) -> Response:
         """Captions and speech that answer a question, best first."""
-        best, total = videos.search(self.library.items(), q, limit=limit)
+        best, total = search.search(self.library.items(), q, limit=limit)
         moments = [
             {"id": item.id, "title": item.summary.title, "video": item.video is not None}
             | passage._asdict()
             for item, passage, _ in best
         ]
-        return SafeJson({"total": total, "words": videos.words_of(q), "moments": moments})
+        return SafeJson({"total": total, "words": search.words_of(q), "moments": moments})
 
     def export_training(self) -> Response:
         """Annotations of every corrected video, as JSON Lines for `starc train`."""
@@ -121,9 +129,12 @@ class Viewer:
     def open_video(self, id: Id, version: Version = None) -> Response:
         """A version of a video's record, with the reference and the second system."""
         item = self._item(id)
+        missing = self._missing(item)
         return SafeJson(
             {
                 **item.as_row(),
+                "video": missing is None,
+                "missing": missing,
                 "version": item.newest if version is None else version,
                 "newest": item.newest,
                 "saved": item.versions,
@@ -139,10 +150,31 @@ class Viewer:
 
     def stream_video(self, id: Id) -> Response:
         """The video itself; answers Range requests in small pieces."""
-        path = self._video(self._item(id))
+        path = self.library.open_video(self._item(id))
         if (kind := sniff_file(path)) is None:
             raise HTTPException(415, "this file is not a video that a browser knows")
         return FileResponse(path, media_type=kind[1], headers={"Cache-Control": "no-cache"})
+
+    def show_peaks(self, id: Id) -> Response:
+        """How loud the video is from moment to moment."""
+        try:
+            made = peaks(self.library.open_video(self._item(id)))
+        except OSError as error:
+            raise HTTPException(404, "the sound cannot be read") from error
+        return SafeJson(made)
+
+    def make_preview(self, id: Id) -> Response:
+        """Begin a copy that every browser plays; how far it is."""
+        preview = self.previews.of(self.library.open_video(self._item(id)), start=True)
+        return SafeJson(preview and preview.as_row(), status_code=202)
+
+    def show_preview(self, id: Id) -> Response:
+        """The copy itself; 404 while there is none."""
+        preview = self.previews.of(self.library.open_video(self._item(id)), start=False)
+        if preview is None or not preview.path.is_file():
+            raise HTTPException(404, "there is no preview yet")
+        headers = {"Cache-Control": "no-cache"}
+        return FileResponse(preview.path, media_type="video/mp4", headers=headers)
 
     def show_thumbnail(
         self, id: Id, t: Annotated[int | None, Query(ge=0, le=1_000_000)] = None
@@ -151,7 +183,7 @@ class Viewer:
         item = self._item(id)
         try:
             moment = videos.best_moment(item) if t is None else float(t)
-            picture = thumbnail(self._video(item), moment)
+            picture = thumbnail(self.library.open_video(item), moment)
         except (VideoError, OSError) as error:
             raise HTTPException(404, "no picture can be made of this video") from error
         headers = {"Cache-Control": "private, max-age=600"}
@@ -175,7 +207,7 @@ class Viewer:
             raise HTTPException(404, "there is no such format")
         item = self._item(id)
         text = export.render(_draft(item, version))
-        return _attachment(text, export, download_name(item.summary.title, export.ending))
+        return _attachment(text, export, f"{item.summary.title}.{export.ending}")
 
     # Captioning
 
@@ -184,7 +216,7 @@ class Viewer:
         item, queue = self._item(id), self._queue()
         if item.captioned:
             raise HTTPException(409, "this video has captions already")
-        job = queue.submit(self._video(item), title=item.summary.title, uploaded=False)
+        job = queue.submit(self.library.open_video(item), title=item.summary.title, uploaded=False)
         return SafeJson(self._row(job), status_code=202)
 
     async def upload(
@@ -246,17 +278,18 @@ class Viewer:
         # Another window or process may have saved since the library was last opened.
         return replace(item, versions=videos.versions_in(item.edits))
 
-    def _video(self, item: Item) -> Path:
-        path = confine(item.folder, item.video) if item.video else None
-        if path is None:
-            raise HTTPException(404, "the video file is not there")
-        return path
+    def _missing(self, item: Item) -> str | None:
+        """Why there is no video to play, and how to give one; None if there is one."""
+        try:
+            self.library.open_video(item)
+        except VideoError as error:
+            return f"{error}. To see it, name its folder too: starc view CAPTIONS VIDEOS."
+        return None
 
     def _frame_rate(self, item: Item) -> float | None:
         """For stepping through pictures; None where there is nothing to step through."""
-        path = confine(item.folder, item.video) if item.video else None
         with suppress(VideoError):
-            return (path and frame_rate(path)) or None
+            return frame_rate(self.library.open_video(item)) or None
         return None
 
     def _queue(self) -> JobQueue:
@@ -268,12 +301,14 @@ class Viewer:
         return [self._row(job) for job in self.queue.jobs()] if self.queue else []
 
     def _row(self, job: CaptionJob) -> dict[str, Any]:
-        """A job with the id of the video it made."""
-        row, record = job.as_row(), job.result
-        items = self.library.items() if record else []
-        if record and not any(item.record == record for item in items):
-            items = self.library.refresh()
-        return {**row, "video": next((item.id for item in items if item.record == record), None)}
+        """A job with the id of the video it made, or of the one that can be tried again."""
+        row, made = job.as_row(), job.result or (job.path if job.state == "failed" else None)
+
+        def of(items: list[Item]) -> str | None:
+            return next((item.id for item in items if made in (item.record, item.video)), None)
+
+        video = made and (of(self.library.items()) or of(self.library.refresh()))
+        return {**row, "video": video}
 
 
 def _draft(item: Item, version: int | None) -> Captioned:
@@ -290,7 +325,7 @@ def _compared(comparison: Comparison | None, item: Item) -> dict[str, Any] | Non
 
 
 def _attachment(text: str, export: edits.Export, name: str) -> Response:
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    headers = {"Content-Disposition": disposition(name)}
     content = text.encode("utf-8", "replace")  # a record may hold half a surrogate pair
     return Response(content, media_type=export.media_type, headers=headers)
 
@@ -311,6 +346,10 @@ ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/api/videos/{id}/media", Viewer.stream_video),
     ("HEAD", "/api/videos/{id}/media", Viewer.stream_video),
     ("GET", "/api/videos/{id}/thumbnail", Viewer.show_thumbnail),
+    ("GET", "/api/videos/{id}/peaks", Viewer.show_peaks),
+    ("POST", "/api/videos/{id}/preview", Viewer.make_preview),
+    ("GET", "/api/videos/{id}/preview", Viewer.show_preview),
+    ("HEAD", "/api/videos/{id}/preview", Viewer.show_preview),
     ("POST", "/api/videos/{id}/versions", Viewer.save_version),
     ("GET", "/api/videos/{id}/export/{format}", Viewer.export_video),
     ("POST", "/api/videos/{id}/caption", Viewer.caption_video),

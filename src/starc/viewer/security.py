@@ -16,13 +16,14 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
+from html import escape
 from pathlib import Path
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "starc_token"
@@ -106,7 +107,7 @@ class Guard:
             origins = headers.getlist("origin")
             if len(origins) != 1 or _origin_host(origins[0]) != hosts[0].lower():
                 return _plain(403, "a change must come from this page (Origin does not match Host)")
-        elif headers.get("sec-fetch-site") == "cross-site" and scope["path"] != "/":
+        elif headers.get("sec-fetch-site") == "cross-site" and not _is_visit(scope, headers):
             return _plain(403, "another site asked for this; open the page itself")
         length = headers.get("content-length", "0")
         if scope["path"] not in self.unlimited and not (
@@ -126,16 +127,21 @@ class Guard:
             return None
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         offered = query.pop("token", [""])[0]
-        if scope["method"] == "GET" and _same(digest(offered), self.proof):
-            # The token leaves the address bar at once; only its digest stays, in the cookie.
-            # A redirect must not leave this server: `//elsewhere` would be another site.
-            rest = urlencode(query, doseq=True)
-            target = "/" + quote(scope["path"].lstrip("/\\"), errors="replace")
-            target += f"?{rest}" if rest else ""
-            answer = Response(status_code=303, headers={"Location": target})
+        known = scope["method"] == "GET" and _same(digest(offered), self.proof)
+        # A strict cookie is not sent along a road that begins on another site: whoever comes from
+        # there gets a page that comes again by itself.
+        from_elsewhere = headers.get("sec-fetch-site") == "cross-site"
+        if not known and (offered or not from_elsewhere):
+            return _plain(401, "a token is needed: open the address that `starc view` printed")
+        # The token leaves the address bar at once; only its digest stays, in the cookie.
+        # A redirect must not leave this server: `//elsewhere` would be another site.
+        rest = urlencode(query, doseq=True)
+        target = "/" + quote(scope["path"].lstrip("/\\"), errors="replace")
+        target += f"?{rest}" if rest else ""
+        answer = _again(target) if from_elsewhere else RedirectResponse(target, 303)
+        if known:
             answer.set_cookie(COOKIE, self.proof, httponly=True, samesite="strict", path="/")
-            return answer
-        return _plain(401, "a token is needed: open the address that `starc view` printed")
+        return answer
 
     def _capped(self, scope: Scope, receive: Receive) -> Receive:
         if scope["path"] in self.unlimited:
@@ -151,6 +157,22 @@ class Guard:
             return message
 
         return receive_capped
+
+
+def _is_visit(scope: Scope, headers: Headers) -> bool:
+    """Somebody followed a link to one of our pages; not a picture, a frame or a script's request.
+
+    A browser too old to say what for is let in at the front door, as ever.
+    """
+    page = scope["path"] == "/" or scope["path"].startswith("/watch/")
+    mode, use = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
+    return page and mode in (None, "navigate") and use in (None, "document")
+
+
+def _again(target: str) -> Response:
+    """A page of one line that goes on to `target`, now as a request of our own."""
+    page = f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(target)}">'
+    return HTMLResponse(page)
 
 
 def _plain(status: int, words: str) -> Response:
@@ -215,8 +237,24 @@ def display_name(text: str, *, limit: int = 120) -> str:
     return " ".join(kept.split())[:limit].strip() or "untitled"
 
 
-def download_name(text: str, ending: str) -> str:
-    """A file name for a download: ASCII letters, digits, dot, dash and underscore."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-.")[:80] or "video"
-    return f"{plain}.{ending}"
+def disposition(name: str) -> str:
+    """The header that makes a download of an answer, under a name in any script.
+
+    Letters, digits, dot, dash and underscore; programs that know no `filename*` see ASCII ones.
+    """
+    stem, _, ending = name.rpartition(".")
+    kept = "".join(c if unicodedata.category(c)[0] in "LNM" or c in "._-" else "-" for c in stem)
+    kept = re.sub("-+", "-", kept).strip("-.")[:80] or "video"
+    plain = unicodedata.normalize("NFKD", kept).encode("ascii", "ignore").decode()
+    plain = re.sub("-+", "-", plain).strip("-.") or "video"
+    header = f'attachment; filename="{plain}.{ending}"'
+    if plain == kept:
+        return header
+    return header + f"; filename*=UTF-8''{quote(f'{kept}.{ending}', safe='', errors='replace')}"
+
+
+def without_folders(text: str, folders: Iterable[Path] = ()) -> str:
+    """An error's words for the page, which must not learn where files lie."""
+    for folder in sorted(map(str, folders), key=len, reverse=True):
+        text = text.replace(f"{folder}{os.sep}", "")
+    return re.sub(r"(?<![\w./:~-])(?:[A-Za-z]:\\|/)(?:[^\s:;,()'\"]+[/\\])+", "", text)

@@ -29,11 +29,14 @@ from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from starc.errors import ConfigError, StarcError
+from starc.viewer.comparison import Comparison
 from starc.viewer.edits import EXPORTS, Export
 from starc.viewer.jobs import Caption, JobQueue
-from starc.viewer.library import Comparison, Library
+from starc.viewer.library import Library
+from starc.viewer.packing import Packed
+from starc.viewer.previews import Previews
 from starc.viewer.routes import ROUTES, SafeJson, Viewer, static_file
-from starc.viewer.security import Guard, is_loopback
+from starc.viewer.security import Guard, is_loopback, without_folders
 
 __all__ = ["ServerLimits", "create_app", "serve"]
 
@@ -91,9 +94,11 @@ def create_app(
         queue=queue,
         uploads=uploads,
         upload_limit=limits.upload,
+        previews=Previews(),
         exports={**EXPORTS, **(exports or {})},
     )
     app = _application(viewer)
+    app.add_middleware(Packed)
     app.add_middleware(
         Guard, token=token, hosts=hosts, body_limit=limits.body, unlimited={"/api/uploads"}
     )
@@ -134,7 +139,7 @@ def _application(viewer: Viewer) -> FastAPI:
     return app
 
 
-def _on_error(_: Request, error: Exception) -> Response:
+def _on_error(request: Request, error: Exception) -> Response:
     """The message, with the `status` and the `details` that errors of the viewer have."""
     if isinstance(error, HTTPException):
         content, status, headers = {"message": error.detail}, error.status_code, error.headers
@@ -144,6 +149,7 @@ def _on_error(_: Request, error: Exception) -> Response:
         # Where and what, but not the input: it may hold NaN or half a character.
         first = error.errors()[0] if error.errors() else {"loc": (), "msg": "cannot be read"}
         text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:500]
+    text = without_folders(text, request.app.state.viewer.library.roots)
     content = {"message": text, **getattr(error, "details", {})}
     return SafeJson(content, status_code=getattr(error, "status", 422))
 

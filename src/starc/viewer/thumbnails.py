@@ -6,30 +6,29 @@ suffice. It is encoded as JPEG by PyAV; a video that cannot be decoded has no pi
 
 from __future__ import annotations
 
-import hashlib
-import os
 import threading
 from contextlib import suppress
 from fractions import Fraction
+from itertools import islice
 from pathlib import Path
 
 import av
 
 from starc.errors import VideoError
 from starc.files.atomic import replacing
-from starc.files.cache import cache_folder, make_folder
+from starc.files.cache import cache_folder, key_of_file, make_folder
 from starc.media.container import MediaLimits, open_container, video_stream
 
 WIDTH_PX = 480
+MOST_PACKETS = 2_000
+"""Of a video without a key frame to show."""
 _DECODERS = threading.BoundedSemaphore(2)
 
 
 def thumbnail(video: Path, time: float | None, *, cache: Path | None = None) -> bytes:
     """JPEG of the moment `time` (None: a tenth into the video)."""
-    status = video.stat()
-    about = f"{video}\0{status.st_mtime_ns}\0{status.st_size}\0{time}\0{WIDTH_PX}"
-    name = hashlib.sha256(os.fsencode(about)).hexdigest() + ".jpg"
-    kept = (cache or cache_folder("thumbnails")) / name
+    name = key_of_file(video, str(time), str(WIDTH_PX))
+    kept = (cache or cache_folder("thumbnails")) / f"{name}.jpg"
     with suppress(OSError):
         return kept.read_bytes()
     with _DECODERS:
@@ -52,6 +51,12 @@ def _key_frame(video: Path, time: float | None) -> av.VideoFrame:
             container.seek(int(wanted * av.time_base))
         for frame in container.decode(stream):
             return frame
+        # The only key frame may lie before the edit list, and is never shown: any frame will do.
+        stream.codec_context.skip_frame = "DEFAULT"
+        container.seek(0)
+        for packet in islice(container.demux(stream), MOST_PACKETS):
+            for frame in packet.decode():
+                return frame
     raise VideoError(f"{video.name}: no frame in it")
 
 

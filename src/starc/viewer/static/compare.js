@@ -1,6 +1,6 @@
 // Ground truth and systems side by side: a row per reference event, with who predicted it and how well.
 
-import { clock, count, el, spoken } from "./dom.js";
+import { count, el, heard, spoken, stamp } from "./dom.js";
 import { figures, grade, match } from "./matching.js";
 
 const percent = (share) => `${Math.round(share * 100)} %`;
@@ -24,10 +24,8 @@ function cell(item, jump, missing) {
   const { event, iou } = item;
   const chip = iou === null ? el("span", { class: "chip" }, "alone")
     : iou === undefined ? null : el("span", { class: `chip ${grade(iou)}` }, `IoU ${iou.toFixed(2)}`);
-  const notes = iou ? `, overlap ${iou.toFixed(2)}` : "";
-  return el("td", {}, el("button", {
-    type: "button", "aria-label": `${spoken(event.start)}: ${event.caption}${notes}`, on: { click: () => jump(event) },
-  }, el("time", {}, clock(event.start)), el("span", {}, event.caption), chip));
+  return el("td", {}, el("button", { type: "button", on: { click: () => jump(event) } },
+    heard(`${spoken(event.start)}: `), stamp(event.start), el("span", { dir: "auto" }, event.caption), chip));
 }
 
 function heading(dot, name, extra) {
@@ -57,7 +55,7 @@ export function renderCompare(section, data, jump) {
   ...columns.map((system) => heading(system.dot, system.name, count(system.events.length, "event"))));
   const body = rows.map((row) => {
     const line = el("tr", {}, cell(row.event && { event: row.event }, jump, reference ? "not in the reference" : "nothing here"),
-      ...columns.map((_, column) => cell(row.cells[column], jump, "missed")));
+      ...columns.map((_, column) => cell(row.cells[column], jump, row.event && reference ? "missed" : "nothing here")));
     const spans = [row.event, ...row.cells.map((one) => one?.event)].filter(Boolean);
     line.start = Math.min(...spans.map((event) => event.start));
     line.end = Math.max(...spans.map((event) => event.end));

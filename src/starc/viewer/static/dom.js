@@ -1,6 +1,8 @@
 // Small tools for both pages. Text reaches the page only as text nodes: nothing here parses markup.
 
-export { clock, spoken } from "./times.js";
+import { clock, spoken } from "./times.js";
+
+export { clock, spoken };
 
 const SVG = "http://www.w3.org/2000/svg";
 const ICONS = {
@@ -31,6 +33,16 @@ export function el(tag, attributes = {}, ...children) {
   return node;
 }
 
+/** Words for whoever listens; what stands beside them to be seen alone is `aria-hidden`. */
+export function heard(words) {
+  return el("span", { class: "sr" }, words);
+}
+
+/** A time to be seen; how it is said goes with `heard`. */
+export function stamp(seconds) {
+  return el("time", { "aria-hidden": "true" }, clock(seconds));
+}
+
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", "0 0 24 24");
@@ -56,20 +68,39 @@ export function say(text, { bad = false } = {}) {
   say.timer = setTimeout(() => place.classList.remove("shown"), bad ? 8000 : 3500);
 }
 
-/** JSON from our own server; an Error with its `message`, `status` and `body` otherwise. */
+/** An answer of our own server; an Error with its `message`, `status` and `body` otherwise. */
+async function answerOf(path, options) {
+  const response = await fetch(path, options).catch(() => {
+    throw new Error("the server does not answer; is `starc view` still running?");
+  });
+  if (response.ok) return response;
+  const body = await response.json().catch(() => ({}));
+  const error = new Error(body.message || `the server answered ${response.status}`);
+  throw Object.assign(error, { status: response.status, body });
+}
+
+/** JSON from our own server. */
 export async function ask(path, { method = "GET", body } = {}) {
   const options = { method, headers: {} };
   if (body !== undefined) {
     options.headers["Content-Type"] = "application/json";
     options.body = JSON.stringify(body);
   }
-  const response = await fetch(path, options).catch(() => {
-    throw new Error("the server does not answer; is `starc view` still running?");
-  });
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) {
-    const error = new Error(answer.message || `the server answered ${response.status}`);
-    throw Object.assign(error, { status: response.status, body: answer });
+  const response = await answerOf(path, options);
+  return response.json().catch(() => ({}));
+}
+
+/** A file of our own server, kept under the name it gives; what is wrong is said. */
+export async function download(path) {
+  try {
+    const response = await answerOf(path);
+    const header = response.headers.get("content-disposition") ?? "";
+    const full = header.match(/filename\*=UTF-8''([^;]+)/)?.[1];
+    const name = full ? decodeURIComponent(full) : header.match(/filename="([^"]*)"/)?.[1];
+    const address = URL.createObjectURL(await response.blob());
+    el("a", { href: address, download: name ?? "" }).click();
+    setTimeout(() => URL.revokeObjectURL(address), 60_000);
+  } catch (error) {
+    say(`Not exported: ${error.message}`, { bad: true });
   }
-  return answer;
 }

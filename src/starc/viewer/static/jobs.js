@@ -3,7 +3,7 @@
 import { ask, count, el, icon, say } from "./dom.js";
 
 const list = document.getElementById("job-list");
-const uploads = new Map(); // key -> { name, done, request } while bytes are still on their way
+const uploads = new Set(); // what is on its way, or did not arrive and can be sent again
 let rows = [];
 let limit = Infinity;
 let source = null;
@@ -20,14 +20,22 @@ async function looksLikeVideo(file) {
 async function send(file, watch) {
   if (file.size > limit) return say(`${file.name} is larger than ${limit >> 20} MB`, { bad: true });
   if (!(await looksLikeVideo(file))) return say(`${file.name} is not a video`, { bad: true });
-  const key = crypto.randomUUID?.() ?? String(Math.random());
   const request = new XMLHttpRequest(); // fetch cannot tell how much has been sent
-  const upload = { name: file.name, done: 0, request };
-  uploads.set(key, upload);
-  const finish = (message) => {
-    uploads.delete(key);
-    if (message) say(message, { bad: true });
+  const upload = { name: file.name, done: 0, request, failed: null };
+  const drop = () => {
+    uploads.delete(upload);
     draw();
+  };
+  upload.again = () => {
+    drop();
+    send(file, watch);
+  };
+  upload.drop = drop;
+  uploads.add(upload);
+  const finish = (message) => {
+    upload.failed = message;
+    if (message) draw();
+    else drop();
     watch();
   };
   request.upload.addEventListener("progress", (event) => {
@@ -45,7 +53,7 @@ async function send(file, watch) {
     }
     finish(message);
   });
-  request.addEventListener("error", () => finish(`${file.name}: the upload broke off`));
+  request.addEventListener("error", () => finish("the upload broke off; is `starc view` still running?"));
   request.addEventListener("abort", () => finish(null));
   request.open("POST", `/api/uploads?name=${encodeURIComponent(file.name.slice(0, 400))}`);
   request.setRequestHeader("Content-Type", "application/octet-stream");
@@ -67,8 +75,9 @@ function stages(job) {
     const last = place === job.stages.length - 1;
     const over = stage.done >= 1 || !last;
     const state = over ? "over" : "now";
+    const far = stage.words || `${Math.round(stage.done * 100)} %`;
     return el("li", { class: state }, over ? icon("check") : null, stage.name,
-      over ? null : el("span", { class: "muted" }, ` ${Math.round(stage.done * 100)} %`));
+      over ? null : el("span", { class: "muted" }, ` ${far}`));
   }));
 }
 
@@ -79,7 +88,7 @@ function jobRow(job) {
   const now = job.stages.at(-1);
   const words = job.cancelling ? "cancelling" : WORDS[job.state] ?? now?.name ?? "starting";
   const item = el("li", { class: `job ${job.state}`, data: { id: job.id } },
-    el("div", { class: "job-line" }, el("strong", {}, job.title),
+    el("div", { class: "job-line" }, el("strong", { dir: "auto" }, job.title),
       el("span", { class: "state" }, words)));
   if (job.state === "running") item.append(bar(`${job.title}: ${words}`, now?.done ?? 0), stages(job));
   if (job.error) item.append(el("p", { class: "bad" }, job.error));
@@ -88,15 +97,37 @@ function jobRow(job) {
       class: "quiet cancel", type: "button", "aria-label": `Cancel ${job.title}`, title: "Cancel",
       disabled: job.cancelling, on: { click: () => cancel(job) },
     }, icon("close")));
+  } else if (job.video && job.state === "failed") {
+    item.append(el("button", {
+      class: "button small", type: "button", "aria-label": `Try ${job.title} again`,
+      on: { click: () => again(job) },
+    }, "Try again"));
   } else if (job.video) {
     item.append(el("a", { class: "button small", href: `/watch/${job.video}` }, "Watch"));
   }
   return item;
 }
 
+function failedUpload(upload) {
+  return el("li", { class: "job failed" },
+    el("div", { class: "job-line" }, el("strong", { dir: "auto" }, upload.name),
+      el("span", { class: "state" }, "not uploaded")),
+    el("p", { class: "bad" }, upload.failed),
+    el("div", { class: "group" },
+      el("button", {
+        class: "button small", type: "button", "aria-label": `Try ${upload.name} again`,
+        on: { click: upload.again },
+      }, "Try again"),
+      el("button", {
+        class: "button small", type: "button", "aria-label": `Forget ${upload.name}`,
+        on: { click: upload.drop },
+      }, "Forget")));
+}
+
 function uploadRow(upload) {
+  if (upload.failed) return failedUpload(upload);
   return el("li", { class: "job running" },
-    el("div", { class: "job-line" }, el("strong", {}, upload.name),
+    el("div", { class: "job-line" }, el("strong", { dir: "auto" }, upload.name),
       el("span", { class: "state" }, `uploading ${Math.round(upload.done * 100)} %`)),
     bar(`${upload.name}: uploading`, upload.done),
     el("button", {
@@ -124,10 +155,20 @@ function draw() {
   if (pressed) return;
   const focused = document.activeElement?.getAttribute("aria-label");
   const newest = [...rows].reverse().slice(0, 8);
-  list.replaceChildren(...[...uploads.values()].map(uploadRow), ...newest.map(jobRow));
+  list.replaceChildren(...[...uploads].map(uploadRow), ...newest.map(jobRow));
   if (focused && !document.activeElement?.closest("#job-list")) {
     [...list.querySelectorAll("button")].find(
       (button) => button.getAttribute("aria-label") === focused)?.focus();
+  }
+}
+
+/** A job that failed goes into the queue again, under the title it had. */
+async function again(job) {
+  try {
+    await ask(`/api/videos/${job.video}/caption`, { method: "POST" });
+    document.dispatchEvent(new Event("jobschange"));
+  } catch (error) {
+    say(error.message, { bad: true });
   }
 }
 
@@ -167,6 +208,7 @@ export function startJobs({ onDone }) {
     });
   }
 
+  document.addEventListener("jobschange", watch);
   const accept = (files) => [...files].forEach((file) => send(file, watch));
   input.addEventListener("change", () => {
     accept(input.files);

@@ -12,6 +12,7 @@ const HANDLE = 7; // pixels around an edge that take hold of it
 /** The colours of the theme, as the canvas wants them. */
 export function palette() {
   const probe = document.createElement("i");
+  probe.style.forcedColorAdjust = "none"; // or high contrast would make one colour of all
   document.body.append(probe);
   const names = ["page", "surface", "sunken", "line", "line-strong", "text", "muted", "accent", "accent-soft",
     "on-accent", "truth", "truth-soft", "other", "other-soft", "saliency", "speech", "playhead"];
@@ -37,6 +38,16 @@ function rowsOf(events) {
   });
 }
 
+/** The lowest and the highest saliency of the systems on the page: the curve fills its lane. */
+export function endsOf({ saliency, other }) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of [...saliency, ...(other?.saliency ?? [])]) {
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
+  return high - low < 1e-6 ? [low - 0.5, low + 0.5] : [low, high];
+}
+
 /** The lanes of a page, top to bottom, with the height each needs. */
 export function layOut(data) {
   const lanes = [{ kind: "axis", label: "", height: 26 }];
@@ -49,8 +60,9 @@ export function layOut(data) {
   if (data.reference) events("Reference", data.reference, "truth");
   events(data.other ? data.name : "Events", data.events, "ours");
   if (data.other) events(data.other.name, data.other.events, "other");
-  if (data.saliency.length) lanes.push({ kind: "saliency", label: "Saliency", height: 62 });
+  if (data.saliency.length) lanes.push({ kind: "saliency", label: "Saliency", height: 62, ends: endsOf(data) });
   if (data.segments.length) lanes.push({ kind: "segments", label: "Segments", items: data.segments, height: 30 });
+  if (data.sound) lanes.push({ kind: "sound", label: "Sound", height: 36 });
   if (data.sentences.length) lanes.push({ kind: "speech", label: "Speech", items: data.sentences, height: 28 });
   let y = 0;
   for (const lane of lanes) {
@@ -137,12 +149,12 @@ function drawEvents(context, lane, scale, colours, state) {
 }
 
 /** The highest saliency of each pixel column that is in sight; bins stay with their frames. */
-function columns({ times, saliency }, scale) {
+function columns({ times, saliency }, scale, share) {
   const heights = new Float32Array(Math.ceil(scale.width)).fill(-1);
   const stop = Math.min(times.length, lowerBound(times, scale.end) + 1);
   for (let n = Math.max(0, lowerBound(times, scale.start) - 1); n < stop; n += 1) {
     const column = Math.min(heights.length - 1, Math.max(0, Math.floor(scale.x(times[n]) - scale.left)));
-    heights[column] = Math.max(heights[column], Math.min(1, saliency[n]));
+    heights[column] = Math.max(heights[column], share(saliency[n]));
   }
   let last = 0;
   return heights.map((value) => {
@@ -152,10 +164,10 @@ function columns({ times, saliency }, scale) {
 }
 
 /** Many frames: a bar per column. A path of thousands of points takes the browser ten times longer. */
-function denseCurve(context, data, scale, top, height, filled) {
+function denseCurve(context, data, scale, top, height, filled, share) {
   const bottom = top + height;
   let before = null;
-  columns(data, scale).forEach((value, column) => {
+  columns(data, scale, share).forEach((value, column) => {
     const x = scale.left + column;
     const y = bottom - value * height;
     if (filled) {
@@ -170,10 +182,10 @@ function denseCurve(context, data, scale, top, height, filled) {
 }
 
 /** Few frames: a curve through their points. */
-function sparseCurve(context, { times, saliency }, scale, top, height, filled) {
+function sparseCurve(context, { times, saliency }, scale, top, height, filled, share) {
   const first = Math.max(0, lowerBound(times, scale.start) - 1);
   const stop = Math.min(times.length, lowerBound(times, scale.end) + 1);
-  const y = (value) => top + height * (1 - Math.min(1, Math.max(0, value)));
+  const y = (value) => top + height * (1 - share(value));
   context.beginPath();
   for (let n = first; n < stop; n += 1) context.lineTo(scale.x(times[n]), y(saliency[n]));
   context.lineWidth = filled ? 1.5 : 1;
@@ -186,17 +198,32 @@ function sparseCurve(context, { times, saliency }, scale, top, height, filled) {
   context.globalAlpha = 1;
 }
 
-export function drawCurve(context, data, scale, top, height, colour, filled = true) {
+export function drawCurve(context, data, scale, top, height, colour, [low, high], filled = true) {
+  const share = (value) => Math.min(1, Math.max(0, (value - low) / (high - low)));
   context.fillStyle = context.strokeStyle = colour;
   const inSightCount = lowerBound(data.times, scale.end) - lowerBound(data.times, scale.start);
   const curve = inSightCount > scale.width / 3 ? denseCurve : sparseCurve;
-  curve(context, data, scale, top, height, filled);
+  curve(context, data, scale, top, height, filled, share);
 }
 
 function drawSaliency(context, lane, scale, colours, data) {
   const [top, height] = [lane.y + 6, lane.height - 12];
-  drawCurve(context, data, scale, top, height, colours.saliency);
-  if (data.other?.saliency.length) drawCurve(context, data.other, scale, top, height, colours.other, false);
+  drawCurve(context, data, scale, top, height, colours.saliency, lane.ends);
+  if (data.other?.saliency.length) drawCurve(context, data.other, scale, top, height, colours.other, lane.ends, false);
+}
+
+/** What the top and the bottom of the saliency lane stand for. */
+function drawEnds(context, lane, scale, colours) {
+  const [low, high] = lane.ends;
+  const digits = high - low < 0.05 ? 3 : 2;
+  const aside = scale.left >= 40;
+  context.font = SMALL;
+  context.fillStyle = colours.muted;
+  context.textAlign = aside ? "right" : "left";
+  const x = aside ? scale.left - 8 : scale.left + 3;
+  context.fillText(high.toFixed(digits), x, lane.y + 9);
+  context.fillText(low.toFixed(digits), x, lane.y + lane.height - 9);
+  context.textAlign = "left";
 }
 
 function drawSegments(context, lane, scale, colours, state) {
@@ -220,7 +247,7 @@ function drawSegments(context, lane, scale, colours, state) {
       context.arc(x + Math.min(9, width / 2), y + height / 2, 3, 0, 7);
       context.fill();
     }
-    if (segment === state.segment) {
+    if (segment === state.segment || state.evidence?.has(segment)) {
       context.strokeStyle = colours.text;
       context.lineWidth = 2;
       context.strokeRect(x, y - 1, width, height + 2);
@@ -228,7 +255,23 @@ function drawSegments(context, lane, scale, colours, state) {
   }
 }
 
-function drawSpeech(context, lane, scale, colours) {
+/** Peaks about a middle line, a bar per pixel: the loudest of what falls into it. */
+function drawSound(context, lane, scale, colours, { sound: { every, peaks } }) {
+  const middle = lane.y + lane.height / 2;
+  const most = lane.height / 2 - 4;
+  const from = Math.max(0, Math.floor(scale.left));
+  context.fillStyle = colours.speech;
+  for (let x = from; x < scale.left + scale.width; x += 1) {
+    const first = Math.floor(scale.time(x) / every);
+    const stop = Math.max(first + 1, Math.ceil(scale.time(x + 1) / every));
+    let peak = 0;
+    for (let n = Math.max(0, first); n < stop && n < peaks.length; n += 1) peak = Math.max(peak, peaks[n]);
+    const height = Math.max(0.5, (peak / 255) * most);
+    context.fillRect(x, middle - height, 1, 2 * height);
+  }
+}
+
+function drawSpeech(context, lane, scale, colours, state) {
   const y = lane.y + 4;
   context.font = SMALL;
   let filled = -1;
@@ -242,6 +285,11 @@ function drawSpeech(context, lane, scale, colours) {
     context.globalAlpha = 0.22;
     context.fillRect(x, y, Math.max(1, end - x - 1), 19);
     context.globalAlpha = 1;
+    if (state.evidence?.has(sentence)) {
+      context.strokeStyle = colours.text;
+      context.lineWidth = 1.5;
+      context.strokeRect(x + 0.5, y + 0.5, Math.max(1, end - x - 2), 18);
+    }
     if (end - x > 30) {
       context.fillStyle = colours.muted;
       context.fillText(fitted(context, sentence.text, end - x - 10), x + 5, y + 10);
@@ -278,14 +326,16 @@ export function draw(context, { lanes, height }, scale, colours, data, state) {
   drawAxis(context, lanes[0], scale, colours, height);
   for (const lane of lanes) {
     if (lane.kind === "saliency") drawSaliency(context, lane, scale, colours, data);
+    else if (lane.kind === "sound") drawSound(context, lane, scale, colours, data);
     else DRAW[lane.kind]?.(context, lane, scale, colours, state);
   }
   context.restore();
+  for (const lane of lanes) if (lane.ends) drawEnds(context, lane, scale, colours);
   if (scale.left < 40) return; // a phone has no room for names
   context.font = TEXT;
   context.fillStyle = colours.muted;
   for (const lane of lanes) {
-    context.fillText(fitted(context, lane.label, scale.left - 22), 14, lane.y + Math.min(lane.height, 30) / 2 + 1);
+    context.fillText(fitted(context, lane.label, scale.left - (lane.ends ? 56 : 22)), 14, lane.y + Math.min(lane.height, 30) / 2 + 1);
   }
 }
 
@@ -293,7 +343,7 @@ export function draw(context, { lanes, height }, scale, colours, data, state) {
 export function at(layout, scale, x, y, reach = HANDLE) {
   const lane = layout.lanes.find((one) => y >= one.y && y < one.y + one.height);
   if (!lane || lane.kind === "axis" || x < scale.left - reach) return null;
-  if (lane.kind === "saliency") return { kind: "saliency", lane };
+  if (!lane.items) return { kind: lane.kind, lane };
   const row = lane.kind === "events" ? Math.floor((y - lane.y - GAP / 2) / (BAR + GAP)) : 0;
   let best = null;
   lane.items.forEach((item, n) => {

@@ -1,14 +1,17 @@
 // The library page: cards, search that jumps to the moment, and the way into captioning.
 
-import { ask, clock, count, el, icon, say, spoken } from "./dom.js";
+import { ask, clock, count, download, el, heard, icon, say, spoken } from "./dom.js";
 import { startJobs } from "./jobs.js";
+import { arrange, ORDERS, SHOWN } from "./shelf.js";
 
 const grid = document.getElementById("grid");
 const search = document.getElementById("search");
+const shelf = Object.fromEntries(["by-title", "show", "sort"].map((id) => [id, document.getElementById(id)]));
 let latest = 0;
+let library = { videos: [] };
 
 function picture(video) {
-  const frame = el("div", { class: "thumb" }, icon("film"));
+  const frame = el("div", { class: "thumb", "aria-hidden": "true" }, icon("film"));
   if (video.video) {
     const image = el("img", {
       src: `/api/videos/${video.id}/thumbnail`, alt: "", loading: "lazy", decoding: "async",
@@ -21,22 +24,28 @@ function picture(video) {
   return frame;
 }
 
+const percent = (share) => `${Math.round(share * 100)} %`;
+
 function facts(video) {
   if (video.problem) return el("p", { class: "facts bad" }, video.problem);
   if (!video.captioned) return el("p", { class: "facts" }, "Not captioned yet");
   const parts = [count(video.events, "event")];
   if (video.sentences) parts.push(count(video.sentences, "sentence"));
-  return el("p", { class: "facts" }, parts.join(" · "));
+  if (!video.video) parts.push("video file not here");
+  if (video.score) parts.push(`F1 ${Math.round(video.score.f1 * 100)}`);
+  else if (video.confidence !== null) parts.push(`${Math.round(video.confidence * 100)} % sure`);
+  const title = video.score && `events that meet the reference at IoU ≥ 0.5: recall ${percent(video.score.recall)}, precision ${percent(video.score.precision)}`;
+  return el("p", { class: "facts", title }, parts.join(" · "));
 }
 
 function card(video, canCaption) {
   const length = video.duration ? `, ${spoken(video.duration)}` : "";
   const state = video.versions ? ", corrected" : "";
   const item = el("li", { class: "card", data: { id: video.id } },
-    el("a", { href: `/watch/${video.id}`, "aria-label": `${video.title}${length}${state}` },
-      picture(video), el("h2", {}, video.title)),
+    el("a", { href: `/watch/${video.id}` }, picture(video), el("h2", { dir: "auto" }, video.title),
+      heard(`${length}${state}`)),
     facts(video));
-  if (!video.captioned && canCaption) {
+  if (!video.captioned && video.video && canCaption) {
     item.append(el("button", {
       class: "button small", type: "button", "aria-label": `Caption ${video.title}`,
       on: { click: () => captionExisting(video) },
@@ -55,14 +64,52 @@ async function captionExisting(video) {
   }
 }
 
-async function load() {
-  const library = await ask("/api/library");
+/** The menus; orders and filters that would change nothing are left out. */
+function fillShelf() {
   const { videos } = library;
-  grid.replaceChildren(...videos.map((video) => card(video, library.can_caption)));
-  if (!videos.length) {
-    grid.append(el("li", { class: "empty" }, "No captioned video here yet. ",
-      library.can_upload ? "Drop one above." : "Caption one with: starc caption VIDEO -o VIDEO.json"));
+  document.getElementById("shelf").hidden = videos.length < 2;
+  const scored = videos.some((video) => video.score);
+  const option = ([name, [words]]) => el("option", { value: name }, words);
+  const fill = (menu, entries, chosen) => {
+    menu.replaceChildren(...entries.map(option));
+    menu.value = entries.some(([name]) => name === chosen) ? chosen : entries[0][0];
+  };
+  const asked = new URLSearchParams(location.search);
+  fill(shelf.show, Object.entries(SHOWN).filter(([name, [, fits]]) => name === "all" || videos.some(fits)),
+    shelf.show.value || asked.get("show"));
+  fill(shelf.sort, Object.entries(ORDERS).filter(([name]) => name !== "worst" || scored),
+    shelf.sort.value || asked.get("sort") || (scored ? "worst" : "title"));
+}
+
+function drawGrid() {
+  const { videos } = library;
+  const shown = arrange(videos, { title: shelf["by-title"].value, show: shelf.show.value, sort: shelf.sort.value });
+  grid.replaceChildren(...shown.map((video) => card(video, library.can_caption)));
+  document.getElementById("shown").textContent =
+    shown.length === videos.length ? "" : `${shown.length} of ${count(videos.length, "video")}`;
+  if (shown.length) return;
+  grid.append(el("li", { class: "empty" }, videos.length ? "No video is like that." : "No captioned video here yet. ",
+    videos.length ? "" : library.can_upload ? "Drop one above." : "Caption one with: starc caption VIDEO -o VIDEO.json"));
+}
+
+/** The address holds what is asked for, so that coming back finds the same page. */
+function keepAddress() {
+  const asked = new URLSearchParams();
+  const query = search.value.trim();
+  const standard = { show: "all", sort: library.videos.some((video) => video.score) ? "worst" : "title" };
+  if (query) asked.set("q", query);
+  if (shelf["by-title"].value.trim()) asked.set("title", shelf["by-title"].value.trim());
+  for (const name of ["show", "sort"]) {
+    if (shelf[name].value && shelf[name].value !== standard[name]) asked.set(name, shelf[name].value);
   }
+  history.replaceState(null, "", asked.size ? `/?${asked}` : "/");
+}
+
+async function load() {
+  library = await ask("/api/library");
+  const { videos } = library;
+  fillShelf();
+  drawGrid();
   grid.removeAttribute("aria-busy");
   const events = videos.reduce((sum, video) => sum + video.events, 0);
   const corrected = videos.filter((video) => video.versions).length;
@@ -74,12 +121,19 @@ async function load() {
   return library;
 }
 
+// Scripts without spaces between words, in which a word may stand anywhere (as in search.py).
+const SCRIPTS = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Myanmar", "Khmer"];
+const RUN_ON = new RegExp(`^[${SCRIPTS.map((name) => `\\p{Script=${name}}`).join("")}]`, "u");
+const LETTER = `(?:(?!${RUN_ON.source.slice(1)})[\\p{L}\\p{N}\\p{M}_])`;
+
 /** The text with the words that were looked for marked, as elements. */
 function marked(text, words) {
-  const line = el("span", { class: "words" });
-  if (!words.length) return el("span", { class: "words" }, text);
-  const escaped = words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
-  const pattern = new RegExp(`(?<![\\p{L}\\p{N}_])(?:${escaped.join("|")})[\\p{L}\\p{N}_]*`, "giu");
+  const line = el("span", { class: "words", dir: "auto" });
+  const patterns = words.map((word) => {
+    const plain = word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
+    return RUN_ON.test(word) ? plain : `(?<!${LETTER})${plain}${LETTER}*`;
+  });
+  const pattern = new RegExp(patterns.join("|") || "(?!)", "giu");
   let from = 0;
   for (const match of text.matchAll(pattern)) {
     line.append(text.slice(from, match.index), el("mark", {}, match[0]));
@@ -100,14 +154,14 @@ function moment(hit, words) {
         marked(hit.text, words),
         el("span", { class: "where" },
           el("span", { class: `kind ${kind}` }, icon(hit.spoken ? "speech" : "caption"), kind),
-          hit.title)),
+          el("span", { dir: "auto" }, hit.title))),
       el("time", {}, clock(hit.start))));
 }
 
 async function find() {
   const query = search.value.trim();
   const turn = ++latest;
-  history.replaceState(null, "", query ? `/?q=${encodeURIComponent(query)}` : "/");
+  keepAddress();
   document.getElementById("library").hidden = Boolean(query);
   document.getElementById("results").hidden = !query;
   if (!query) return;
@@ -134,7 +188,7 @@ document.getElementById("search-form").addEventListener("submit", (event) => {
   find();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key === "/" && event.target !== search && !event.ctrlKey && !event.metaKey) {
+  if (event.key === "/" && !event.target.matches("input") && !event.ctrlKey && !event.metaKey) {
     event.preventDefault();
     search.focus();
   } else if (event.key === "Escape" && event.target === search) {
@@ -143,8 +197,21 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+document.getElementById("shelf").addEventListener("submit", (event) => event.preventDefault());
+for (const field of Object.values(shelf)) {
+  field.addEventListener("input", () => {
+    drawGrid();
+    keepAddress();
+  });
+}
+document.getElementById("training").addEventListener("click", (event) => {
+  event.preventDefault();
+  download(event.currentTarget.href);
+});
+
 const jobs = startJobs({ onDone: () => load().catch((error) => say(error.message, { bad: true })) });
 search.value = new URLSearchParams(location.search).get("q") || "";
+shelf["by-title"].value = new URLSearchParams(location.search).get("title") || "";
 if (search.value) find();
 try {
   jobs.open(await load());

@@ -1,8 +1,9 @@
 // The lists beside the video: events (with the editor), segments with what they retrieved, speech.
 // They hold everything that the canvas shows, so that nobody needs the canvas.
 
-import { clock, count, el, spoken } from "./dom.js";
+import { count, el, heard, spoken, stamp } from "./dom.js";
 import { Editor } from "./editor.js";
+import { evidenceBox } from "./evidence.js";
 import { grade } from "./matching.js";
 import { retrievedList } from "./timeline.js";
 
@@ -92,7 +93,7 @@ export class Panel extends EventTarget {
     });
     const items = this.items();
     if (this.tab === "events" && this.refill(items)) {
-      this.placeEditor();
+      this.placeDetails();
       return this.mark();
     }
     this.late = this.pressed; // leaving a field by a click on a row may put the rows in another order
@@ -107,14 +108,22 @@ export class Panel extends EventTarget {
     this.building = false;
     this.list.tabIndex = items.length ? -1 : 0;
     this.marked = null;
-    this.placeEditor();
+    this.placeDetails();
     this.mark();
     refocus();
   }
 
-  /** The fields are in the chosen row, while editing. */
-  placeEditor() {
-    const wanted = this.tab === "events" && this.state.editing ? this.rowOf(this.state.chosen) : undefined;
+  /** In the chosen row: what the event rests on and, while editing, the fields. */
+  placeDetails() {
+    const chosen = this.tab === "events" ? this.rowOf(this.state.chosen) : undefined;
+    this.placeEditor(this.state.editing ? chosen : undefined);
+    const old = this.list.querySelector(".evidence");
+    if (old?.parentNode === chosen) return;
+    old?.remove();
+    chosen?.append(evidenceBox(this.draft.find(this.state.chosen), this.data));
+  }
+
+  placeEditor(wanted) {
     const old = this.rows.find((row) => row.editor);
     if (old === wanted) return;
     if (old) {
@@ -122,9 +131,9 @@ export class Panel extends EventTarget {
       old.editor = null;
       node.remove();
     }
-    if (!wanted || wanted.editor) return;
+    if (!wanted) return;
     wanted.editor = new Editor(this, this.state.chosen);
-    wanted.append(wanted.editor.node);
+    wanted.querySelector("button").after(wanted.editor.node);
     wanted.editor.fill(this.draft.find(this.state.chosen));
   }
 
@@ -170,7 +179,7 @@ export class Panel extends EventTarget {
 
   nothing() {
     const words = {
-      events: this.state.editing ? "No events. Add one where the playhead is." : "No events.",
+      events: this.state.editing ? "No events. Add one where the playhead is." : this.data.unfamiliar || "No events.",
       segments: "No segments in this record.",
       speech: "No speech in this record.",
     }[this.tab];
@@ -271,18 +280,18 @@ function fill(row, event) {
   if (row.shown === shown) return;
   row.shown = shown;
   const button = row.querySelector("button");
-  const label = `${spoken(event.start)} to ${spoken(event.end)}: ${event.caption || "no caption"}`;
-  button.setAttribute("aria-label", match ? `${label}, overlap ${match.iou.toFixed(2)}` : label);
   const parts = [
-    el("time", {}, clock(event.start)),
-    el("span", { class: "words" }, event.caption || "(no caption)"),
+    heard(`${spoken(event.start)} to ${spoken(event.end)}: `),
+    stamp(event.start),
+    el("span", { class: "words", dir: "auto" }, event.caption || "(no caption)"),
     chipOf(event, this.data.reference),
     match && match.event.caption !== event.caption
-      ? el("span", { class: "under" }, el("b", {}, "Reference"), match.event.caption) : null,
+      ? el("span", { class: "under" }, el("b", {}, "Reference"), el("span", { dir: "auto" }, match.event.caption)) : null,
     event.repeated ? el("span", { class: "under" }, "said before about this moment") : null,
   ];
   button.replaceChildren(...parts.filter(Boolean));
   row.editor?.fill(event);
+  row.querySelector(".evidence")?.replaceWith(evidenceBox(event, this.data));
 }
 
 function segmentRow(segment) {
@@ -291,12 +300,11 @@ function segmentRow(segment) {
   const name = `Anchor ${segment.anchor}`;
   const state = segment.kept ? "kept" : "not kept";
   const retrieved = count(segment.captions.length, "retrieved caption");
-  const label = `${spoken(segment.start)} to ${spoken(segment.end)}, ${name}, ${state}, ${retrieved}`;
   return el("li", { class: "row" },
-    el("button", { type: "button", "aria-label": label, on: { click: this.jump(segment) } },
-      el("time", {}, clock(segment.start)),
+    el("button", { type: "button", on: { click: this.jump(segment) } },
+      heard(`${spoken(segment.start)} to ${spoken(segment.end)}, `), stamp(segment.start),
       el("span", { class: "words" }, dot, name),
-      el("span", { class: segment.kept ? "chip good" : "chip" }, state)),
+      el("span", { class: segment.kept ? "chip good" : "chip" }, state), heard(`, ${retrieved}`)),
     segment.captions.length ? inset(retrievedList(segment.captions)) : null);
 }
 
@@ -307,6 +315,6 @@ function inset(list) {
 
 function speechRow(sentence) {
   return el("li", { class: "row" },
-    el("button", { type: "button", "aria-label": `${spoken(sentence.start)}: ${sentence.text}`, on: { click: this.jump(sentence) } },
-      el("time", {}, clock(sentence.start)), el("span", { class: "words" }, sentence.text)));
+    el("button", { type: "button", on: { click: this.jump(sentence) } },
+      heard(`${spoken(sentence.start)}: `), stamp(sentence.start), el("span", { class: "words", dir: "auto" }, sentence.text)));
 }

@@ -1,7 +1,7 @@
 // What becomes of a draft: kept in the browser, saved as a version, held against another's, exported.
 
 import { resolve } from "./conflict.js";
-import { ask, count, el, say } from "./dom.js";
+import { ask, count, download, el, say } from "./dom.js";
 import { pairs, same } from "./differences.js";
 import { Kept } from "./kept.js";
 
@@ -143,6 +143,6 @@ export class Saving {
     if (!format) return;
     if (this.draft.dirty) say("The export has what was saved last, not what you are writing");
     const { id, version } = this.video;
-    el("a", { href: `/api/videos/${id}/export/${format}?version=${version}`, download: "" }).click();
+    download(`/api/videos/${id}/export/${format}?version=${version}`);
   }
 }

@@ -1,7 +1,7 @@
 // The timeline: two canvases (lanes below, playhead above), pointer, wheel, touch and tooltip.
 
 import { clock, el } from "./dom.js";
-import { at, draw, drawCurve, layOut, palette } from "./lanes.js";
+import { at, draw, drawCurve, endsOf, layOut, palette } from "./lanes.js";
 import { lowerBound, Scale } from "./scale.js";
 import { edgesOf, nearest, nearestMove } from "./snapping.js";
 
@@ -29,7 +29,9 @@ export class Timeline extends EventTarget {
       this.refresh();
     };
     document.addEventListener("themechange", repaint);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+    for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) {
+      matchMedia(query).addEventListener("change", repaint);
+    }
     new ResizeObserver(() => this.resize()).observe(host);
     this.listen();
     this.resize();
@@ -115,7 +117,7 @@ export class Timeline extends EventTarget {
     const canvas = el("canvas", { width: this.overview.width, height: this.overview.height });
     const context = canvas.getContext("2d");
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    if (data.saliency.length) drawCurve(context, data, whole, 4, 18, colours.saliency);
+    if (data.saliency.length) drawCurve(context, data, whole, 4, 18, colours.saliency, endsOf(data));
     context.fillStyle = colours.accent;
     for (const event of data.events) {
       const [from, to] = [whole.x(event.start), whole.x(event.end)];
@@ -151,6 +153,13 @@ export class Timeline extends EventTarget {
     this.invalidate();
   }
 
+  /** The playhead in the middle, as far as the ends of the video allow. */
+  centre(time) {
+    if (this.scale.whole) return;
+    this.scale.show(time - this.scale.span / 2, time + this.scale.span / 2);
+    this.invalidate();
+  }
+
   reveal(start, end) {
     if (this.scale.reveal(start, end)) this.invalidate();
   }
@@ -176,6 +185,7 @@ export class Timeline extends EventTarget {
       const share = (event.clientX - box.left - this.scale.left) / this.scale.width;
       const middle = share * this.data.duration;
       this.scale.show(middle - this.scale.span / 2, middle + this.scale.span / 2);
+      this.tell("moved");
       this.invalidate();
     };
     overview.addEventListener("pointerdown", (event) => {
@@ -243,6 +253,7 @@ export class Timeline extends EventTarget {
     else if (drag.event || drag.create) this.shape(drag, point, event.altKey || event.ctrlKey);
     else {
       this.scale.pan(drag.last.x - point.x);
+      this.tell("moved");
       this.invalidate();
     }
     drag.last = point;
@@ -307,6 +318,7 @@ export class Timeline extends EventTarget {
     const across = event.shiftKey ? event.deltaY : event.deltaX;
     if (!across || this.scale.whole) return; // up and down scrolls the page, as everywhere
     event.preventDefault();
+    this.tell("moved");
     this.scale.pan(across);
     this.invalidate();
   }
@@ -317,7 +329,7 @@ export class Timeline extends EventTarget {
     const edge = this.state.editing && ours && hit.edge;
     const lane = this.laneAt(point);
     const empty = lane?.kind === "axis" ? "col-resize" : this.state.editing && lane?.name === "ours" ? "crosshair" : "default";
-    this.host.style.cursor = edge ? "ew-resize" : !hit ? empty : hit.kind === "saliency" ? "default" : "pointer";
+    this.host.style.cursor = edge ? "ew-resize" : !hit ? empty : hit.item ? "pointer" : "default";
     if (!hit || event.pointerType === "touch") return this.hideTip();
     this.tip.replaceChildren(...this.words(hit, this.scale.time(point.x)));
     this.tip.hidden = false;
@@ -330,6 +342,7 @@ export class Timeline extends EventTarget {
 
   words(hit, time) {
     const line = (left, right) => el("div", { class: "head" }, el("span", {}, left), el("span", {}, right));
+    if (hit.kind === "sound") return [line("Sound", clock(time)), el("div", { class: "body" }, "How loud it is, against the loudest moment")];
     if (hit.kind === "saliency") {
       const { times, saliency } = this.data;
       const n = Math.min(times.length - 1, lowerBound(times, time));
@@ -344,7 +357,7 @@ export class Timeline extends EventTarget {
     const notes = [hit.lane.label];
     if (item.confidence !== null && item.confidence !== undefined) notes.push(`${Math.round(item.confidence * 100)} % sure`);
     if (item.match) notes.push(`IoU ${item.match.iou.toFixed(2)}`);
-    return [line(notes.join(" · "), when), el("div", { class: "body" }, item.caption ?? item.text)];
+    return [line(notes.join(" · "), when), el("div", { class: "body", dir: "auto" }, item.caption ?? item.text)];
   }
 
   hideTip() {
@@ -352,12 +365,11 @@ export class Timeline extends EventTarget {
   }
 }
 
-/** Retrieved captions with a bar for the similarity. */
+/** Retrieved captions with a bar for the cosine similarity, 0 to 1 in every list. */
 export function retrievedList(captions) {
-  const most = Math.max(1e-6, ...captions.map((one) => one.similarity));
   return el("ul", { class: "retrieved" }, ...captions.map((one) => {
     const bar = el("i", {});
-    bar.style.width = `${Math.round(Math.max(0, one.similarity / most) * 100)}%`;
-    return el("li", {}, bar, el("span", {}, one.caption), el("b", {}, one.similarity.toFixed(2)));
+    bar.style.width = `${Math.round(Math.min(1, Math.max(0, one.similarity)) * 100)}%`;
+    return el("li", {}, bar, el("span", { dir: "auto" }, one.caption), el("b", {}, one.similarity.toFixed(2)));
   }));
 }

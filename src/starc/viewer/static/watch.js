@@ -4,10 +4,12 @@ import { markCompare, renderCompare } from "./compare.js";
 import { ask, el, say } from "./dom.js";
 import { Draft } from "./draft.js";
 import { Editing } from "./editing.js";
+import { evidenceOf, explain } from "./evidence.js";
 import { keyboard } from "./keyboard.js";
 import { match } from "./matching.js";
 import { Panel } from "./panel.js";
 import { controls, Player } from "./player.js";
+import { previewIfNeeded } from "./preview.js";
 import { landing, ordered, prepare } from "./record.js";
 import { Timeline } from "./timeline.js";
 
@@ -19,6 +21,8 @@ const at = (time) => (span) => time >= span.start && time < span.end;
 class Page {
   constructor(video) {
     this.data = prepare(video);
+    const { unfamiliar } = video.record.provenance;
+    this.data.unfamiliar = unfamiliar && `Not captioned: ${unfamiliar}.`;
     this.state = { time: 0, playing: false, editing: false, chosen: null, selected: new Set(), segment: null };
     this.draft = new Draft(this.data.events, this.data.duration);
     this.player = new Player($("video"), this.data.duration);
@@ -36,6 +40,8 @@ class Page {
     $("zoom-in").addEventListener("click", () => this.zoom(2));
     $("zoom-out").addEventListener("click", () => this.zoom(0.5));
     $("zoom-fit").addEventListener("click", () => this.fit());
+    $("follow").addEventListener("click", () => this.follow(!this.following));
+    this.timeline.addEventListener("moved", () => this.follow(false)); // whoever scrolls wants to stay
   }
 
   /** Events again, after any change of the draft. */
@@ -51,6 +57,7 @@ class Page {
     for (const key of this.state.selected) if (!draft.find(key)) this.state.selected.delete(key);
     if (!this.state.selected.has(this.state.chosen)) this.state.chosen = [...this.state.selected].at(-1) ?? null;
     this.player.loop(draft.find(this.state.chosen));
+    this.showEvidence();
     this.timeline.refresh();
     this.panel.render();
     // Not with every step of a drag: the table is large.
@@ -84,9 +91,17 @@ class Page {
     this.state.chosen = chosen;
     this.state.selected = new Set(keys);
     this.player.loop(chosen === null ? null : this.draft.find(chosen));
+    this.showEvidence();
     this.panel.render();
     this.timeline.invalidate();
     this.editing.enable();
+  }
+
+  /** The segments and sentences that the chosen event rests on stand out on the timeline. */
+  showEvidence() {
+    const event = this.data.events.find((one) => one.key === this.state.chosen);
+    const { segments, sentences } = event ? evidenceOf(event, this.data) : {};
+    this.state.evidence = event ? new Set([...segments, ...sentences]) : null;
   }
 
   jump(item) {
@@ -116,6 +131,13 @@ class Page {
     this.panel.show(item);
   }
 
+  /** While the video plays, the timeline moves along under the playhead. */
+  follow(on) {
+    this.following = on;
+    $("follow").setAttribute("aria-pressed", String(on));
+    if (on) this.tick(true);
+  }
+
   zoom(factor) {
     const { scale } = this.timeline;
     const held = Math.min(Math.max(this.state.time, scale.start), scale.end);
@@ -127,16 +149,17 @@ class Page {
     this.timeline.invalidate();
   }
 
-  tick() {
+  tick(again = false) {
     const { state, player, timeline, data } = this;
-    const moved = state.time !== player.time;
+    const moved = again || state.time !== player.time;
     state.time = player.time;
     state.playing = player.playing;
     if (!moved) return;
     this.overlay();
     this.panel.mark();
     markCompare(this.compare, state.time);
-    if (state.playing && state.time > timeline.scale.end) timeline.reveal(state.time);
+    if (this.following) timeline.centre(state.time);
+    else if (state.playing && state.time > timeline.scale.end) timeline.reveal(state.time);
     const current = data.events.findLastIndex(at(state.time));
     if (current !== state.current) timeline.invalidate();
     state.current = current;
@@ -149,7 +172,7 @@ class Page {
     const words = now.slice(0, 2).map((event) => event.caption).filter(Boolean);
     if (words.join("\n") === this.shown) return;
     this.shown = words.join("\n");
-    $("caption").replaceChildren(...words.map((text) => el("span", {}, text)));
+    $("caption").replaceChildren(...words.map((text) => el("span", { dir: "auto" }, text)));
   }
 
   listenToTimeline() {
@@ -189,6 +212,14 @@ class Page {
   }
 }
 
+/** One more lane, as soon as the server has listened. */
+async function showSound({ data, timeline }, id) {
+  const sound = await ask(`/api/videos/${id}/peaks`).catch(() => null); // a lane less, no more
+  if (!sound?.peaks.length) return;
+  data.sound = sound;
+  timeline.refresh();
+}
+
 async function start() {
   const id = location.pathname.split("/").pop();
   const asked = new URLSearchParams(location.search);
@@ -199,12 +230,15 @@ async function start() {
   const page = new Page(video);
   const { player, timeline, data, draft } = page;
   keyboard(page);
+  explain($("made"), video.record.provenance);
   controls(player, () => draft.find(page.state.chosen));
   if (video.fps) player.fps = video.fps;
   if (video.video) {
     $("video").poster = `/api/videos/${id}/thumbnail`;
+    previewIfNeeded(player, id);
     player.open(`/api/videos/${id}/media`);
-  } else player.imagine("The video file is not here.");
+    showSound(page, id);
+  } else player.imagine(video.missing);
   page.adopt();
   const from = Number(asked.get("t"));
   if (from > 0) {
@@ -226,5 +260,8 @@ async function start() {
 
 start().catch((error) => {
   $("title").textContent = "This video cannot be shown";
-  say(error.message, { bad: true });
+  for (const menu of document.querySelectorAll(".tools .pick")) menu.hidden = true;
+  document.querySelector(".skip").remove(); // there is no list to skip to
+  document.querySelector("main").replaceChildren(el("section", { class: "trouble", "aria-label": "What is wrong" },
+    el("p", {}, error.message), el("p", {}, el("a", { class: "button", href: "/" }, "Back to the library"))));
 });

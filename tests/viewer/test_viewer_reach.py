@@ -1,0 +1,279 @@
+"""The page in other hands: other scripts and sizes, high contrast, other sites, old codecs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starc.errors import SpeechError
+from starc.types import Captioned, Event, Sentence
+from starc.viewer import edits
+from starc.viewer.library import Library
+from starc.viewer.server import create_app
+from support.viewer_browser import launch, open_page, point, running, until, watch
+from support.viewer_sample import captioned, make_library, write_clip, write_record
+from viewer.test_viewer_media import old_avi
+from viewer.test_viewer_page import OUTSIDE
+
+browser = pytest.fixture(scope="module")(launch)
+ARABIC = "أضف الثوم إلى المقلاة"
+WORKING = threading.Event()
+
+
+def caption(path: Path, progress: Callable[[str, float], None], _: object) -> Captioned:
+    if not WORKING.is_set():
+        raise SpeechError(f"{path}: nobody listens")
+    return captioned(path.name, 6.0)
+
+
+@pytest.fixture(scope="module")
+def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reach")
+    make_library(folder, duration=30.0, dishes=2)
+    library = folder / "library"
+    spoken = (Sentence(1, 9, ARABIC),)
+    write_record(library / "a.json", Captioned("a", 30.0, (Event(0, 9, ARABIC),), spoken))
+    flat = replace(captioned("flat", 30.0), saliency=tuple(0.43 + n % 14 / 100 for n in range(30)))
+    write_record(library / "flat.json", replace(flat, events=()))
+    old_avi(library / "old.avi")
+    (library / "broken.json").write_text('{"starc": 1,')
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(top: Path, browser: Any) -> Iterator[str]:
+    app = create_app(
+        [top / "library"], reference=top / "reference.json", compare=top / "baseline",
+        caption=caption,
+    )  # fmt: skip
+    with running(app) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser: Any, site: str) -> Iterator[Any]:
+    yield from open_page(browser, site)
+
+
+@pytest.mark.parametrize("size", [(430, 900), (640, 450), (740, 360)])
+def test_nothing_sticks_out(browser: Any, site: str, size: tuple[int, int]) -> None:
+    """A large phone, a laptop at 200 %, a phone on its side."""
+    width, height = size
+    for page in open_page(browser, site, has_touch=True):
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto("/")
+        page.wait_for_selector(".card")
+        assert page.evaluate(OUTSIDE) == []
+        watch(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.get_by_role("button", name="Edit", exact=True).tap()
+        page.locator(".row button").nth(1).tap()
+        assert page.evaluate(OUTSIDE) == []
+        page.get_by_role("button", name="How was this made?").tap()
+        box = page.get_by_role("dialog").bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width
+        if height < 400:  # the list is beside the picture, not below the fold
+            assert page.locator(".panel").bounding_box()["y"] < height / 2
+
+
+def test_high_contrast_keeps_lanes_apart(browser: Any, site: str) -> None:
+    for page in open_page(browser, site, forced_colors="active"):
+        watch(page)
+        colours = page.evaluate("starc.timeline.colours")
+        assert colours["accent"] != colours["text"] != colours["surface"] != colours["playhead"]
+        anchors = {colours[f"anchor-{n}"] for n in range(10)}
+        assert len(anchors) == 10
+
+
+def test_scripts_that_run_from_right_to_left(page: Any) -> None:
+    watch(page, "a")
+    page.locator(".row button").click()
+    for place in (".row .words", "#caption span", ".evidence q"):
+        shown = page.locator(place).first
+        assert shown.evaluate("node => getComputedStyle(node).direction") == "rtl"
+
+
+def test_the_shelf_finds_sorts_and_filters(page: Any) -> None:
+    page.goto("/")
+    page.wait_for_selector(".card")
+
+    def titles() -> list[str]:
+        return page.locator(".card h2").all_inner_texts()
+
+    shelf = page.get_by_role("form", name="Which videos are shown")
+    assert shelf.get_by_label("Order").input_value() == "worst"
+    scored = [text for text in page.locator(".facts").all_inner_texts() if "F1" in text]
+    assert len(scored) == 2 and "F1" in page.locator(".facts").first.inner_text()
+    shelf.get_by_label("Order").select_option("title")
+    assert titles() == sorted(titles(), key=str.lower)
+    shelf.get_by_label("Find by title").fill("RISOTTO")
+    assert titles() == ["Mushroom risotto"] and "1 of 6" in page.locator("#shown").inner_text()
+    page.reload()
+    page.wait_for_selector(".card")
+    assert titles() == ["Mushroom risotto"] and "title=RISOTTO" in page.url
+    shelf.get_by_label("Find by title").fill("")
+    for show, found in (("empty", ["flat"]), ("bare", ["old"]), ("problem", ["broken"])):
+        shelf.get_by_label("Show").select_option(show)
+        assert titles() == found
+    assert page.locator(".facts").inner_text() == "the file is not valid JSON"
+    shelf.get_by_label("Find by title").fill("nothing like this")
+    assert "No video is like that" in page.locator(".empty").inner_text()
+
+
+def test_a_record_that_cannot_be_read_says_so_on_its_own_page(page: Any) -> None:
+    page.goto("/?show=problem")
+    page.locator(".card a").click()
+    page.wait_for_selector(".trouble")
+    said = page.locator(".trouble").inner_text()
+    assert "broken.json: not valid JSON" in said and "/tmp" not in said
+    page.faults[:] = [fault for fault in page.faults if "422" not in fault]
+
+
+def test_saliency_fills_its_lane_and_says_between_what(page: Any) -> None:
+    watch(page, "flat")
+    lane = page.evaluate("starc.timeline.layout.lanes.find((one) => one.kind === 'saliency').ends")
+    assert lane == pytest.approx([0.43, 0.56])
+    drawn = page.evaluate("""async () => {
+        const { draw, palette } = await import("/static/lanes.js");
+        const { timeline, data } = starc;
+        const said = [];
+        const context = new Proxy(document.createElement("canvas").getContext("2d"), {
+            get: (target, name) => name === "fillText" ? (text) => said.push(text)
+                : typeof target[name] === "function" ? target[name].bind(target) : target[name],
+            set: (target, name, value) => { target[name] = value; return true; },
+        });
+        draw(context, timeline.layout, timeline.scale, palette(), data, timeline.state);
+        return said;
+    }""")
+    assert "0.56" in drawn and "0.43" in drawn
+
+
+def test_missed_is_only_what_the_reference_has(page: Any) -> None:
+    watch(page)
+    page.keyboard.press("a")  # an event where the reference has none, before anything happens
+    page.keyboard.type("wash the hands")
+    page.keyboard.press("Escape")
+    rows = page.get_by_role("table").locator("tbody tr")
+    until(page, "[...document.querySelectorAll('tbody')].some(b => b.textContent.includes('wash'))")
+    alone = [row for row in rows.all() if "not in the reference" in row.inner_text()]
+    assert alone and all("missed" not in row.inner_text() for row in alone)
+    page.get_by_role("button", name="Undo").click()
+
+
+def test_an_event_says_what_it_rests_on_and_the_record_how_it_was_made(page: Any) -> None:
+    watch(page)
+    page.keyboard.press("j")
+    box = page.get_by_role("group", name="What this event rests on")
+    said = box.inner_text()
+    assert "Found in" in said and "Similar known steps" in said and "Said here" in said
+    assert page.evaluate("starc.timeline.state.evidence.size") >= 2
+    # One scale for all lists: half as similar is half as long.
+    bars = page.evaluate("""[...document.querySelectorAll(".retrieved li")].map((row) =>
+        [row.querySelector("b").textContent, row.querySelector("i").style.width])""")
+    assert bars and all(abs(float(value) * 100 - float(width[:-1])) < 1.1 for value, width in bars)
+    page.get_by_role("button", name="How was this made?").click()
+    made = page.get_by_role("dialog", name="How was this made?")
+    assert "starc-demo" in made.inner_text() and "saliency" in made.inner_text()
+
+
+def test_follow_keeps_the_playhead_in_the_middle(page: Any) -> None:
+    watch(page)
+    for _ in range(3):
+        page.keyboard.press("+")
+    page.get_by_role("button", name="Follow").click()
+    page.evaluate("starc.player.seek(20)")
+    until(page, "Math.abs((starc.timeline.scale.start + starc.timeline.scale.end) / 2 - 20) < 0.1")
+    page.mouse.move(*point(page, 20.0))
+    page.mouse.wheel(300, 0)
+    until(page, "document.getElementById('follow').getAttribute('aria-pressed') === 'false'")
+    start = page.evaluate("starc.timeline.scale.start")
+    page.evaluate("starc.player.seek(20.5)")
+    page.wait_for_timeout(100)
+    assert page.evaluate("starc.timeline.scale.start") == start
+
+
+def test_a_video_that_the_browser_cannot_play_plays_as_a_small_copy(
+    browser: Any, site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for page in open_page(browser, site):
+        watch(page, "old")
+        until(page, "document.querySelector('video').src.endsWith('/preview')", 60)
+        until(page, "document.querySelector('video').videoWidth === 640", 60)
+        assert page.locator("#preview-note").is_visible()
+        assert not page.locator("#no-video").is_visible()
+        page.keyboard.press("ArrowRight")
+        until(page, "document.querySelector('video').currentTime > 1")
+
+
+def test_an_upload_that_failed_can_be_tried_again(page: Any, tmp_path: Path) -> None:
+    clip = write_clip(tmp_path / "Onion tart.mp4", 4.0)
+    page.goto("/")
+    page.wait_for_selector(".card")
+    page.route("**/api/uploads*", lambda route: route.abort())
+    page.set_input_files("#file", [clip])
+    failed = page.locator(".job.failed")
+    failed.wait_for()
+    assert "Onion tart" in failed.inner_text() and "broke off" in failed.inner_text()
+    page.unroute("**/api/uploads*")
+    failed.get_by_role("button", name="Try Onion tart.mp4 again").click()
+    page.locator(".job.failed", has_text="nobody listens").wait_for()  # it arrived, and failed
+    WORKING.set()
+    page.get_by_role("button", name="Try Onion tart again").click()
+    page.locator(".job.done", has_text="Onion tart").wait_for()
+    assert page.locator(".job").count() == 1
+    page.faults[:] = [fault for fault in page.faults if "ERR_FAILED" not in fault]
+
+
+def test_a_failed_export_says_why(browser: Any, tmp_path: Path) -> None:
+    write_record(tmp_path / "soup.json", captioned("soup", 30.0))
+    edits.save(Library([tmp_path]).refresh()[0], [(0.0, 4.0, "chop")], seen=0)
+    with running(create_app([tmp_path])) as site:
+        for page in open_page(browser, site):
+            page.goto("/")
+            page.wait_for_selector(".tag")
+            (tmp_path / "soup.edits" / "0001.json").write_text("{")
+            page.get_by_role("link", name="Export corrections").click()
+            page.wait_for_selector("#toast.bad.shown")
+            assert "Not exported: " in page.locator("#toast").inner_text()
+            page.faults[:] = [fault for fault in page.faults if "422" not in fault]
+
+
+def test_a_link_with_the_token_works_from_another_site(browser: Any, top: Path) -> None:
+    with running(create_app([top / "library"], token="correct-horse")) as site:
+        context = browser.new_context()
+        context.set_default_timeout(15_000)
+        page = context.new_page()
+        answer = context.request.get(f"{site}/api/library?token=correct-horse")
+        id = next(one["id"] for one in answer.json()["videos"] if one["title"] == "flat")
+        context.clear_cookies()
+        there = f"{site}/watch/{id}"
+        links = {"first": f"{there}?token=correct-horse", "later": f"{there}?t=5"}
+        body = "".join(f"<a id={name} href='{link}'>{name}</a>" for name, link in links.items())
+        other = {"body": body, "content_type": "text/html"}
+        page.route("http://localhost:9/", lambda route: route.fulfill(**other))
+        for name in links:
+            page.goto("http://localhost:9/")
+            page.click(f"#{name}")
+            page.wait_for_selector("body[data-ready]")
+            assert page.url.startswith(there) and "token" not in page.url
+        assert page.url.endswith("?t=5")
+        # A script of that site still gets nothing.
+        page.goto("http://localhost:9/")
+        asked = f"fetch('{site}/api/library').then((r) => r.status, () => 'refused')"
+        assert page.evaluate(asked) == "refused"
+        context.close()
+
+
+def test_search_marks_words_in_scripts_without_spaces(browser: Any, tmp_path: Path) -> None:
+    write_record(tmp_path / "x.json", Captioned("x", 9.0, (Event(0, 4, "先把大蒜切碎"),)))
+    with running(create_app([tmp_path])) as site:
+        for page in open_page(browser, site):
+            page.goto("/?q=大蒜")
+            page.wait_for_selector(".moments li")
+            assert page.locator("mark").all_inner_texts() == ["大蒜"]
