@@ -76,3 +76,14 @@ def test_a_disk_that_torch_finds_full(tmp_path: Path) -> None:
     ):
         run.save(1, full, {})
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+def test_what_a_kill_left_is_swept(tmp_path: Path) -> None:
+    with RunFolder(tmp_path, resume=False) as run:
+        run.write(RECIPE, {})
+        save(run, 0)
+    half, others = tmp_path / f".{RECIPE}.8v7kjh2d.part", tmp_path / ".thesis.8v7kjh2d.part"
+    half.write_text("{")
+    others.write_text("mine")
+    with RunFolder(tmp_path, resume=True):
+        assert not half.exists() and others.exists()

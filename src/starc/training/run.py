@@ -28,7 +28,7 @@ from typing import IO, Any
 import torch
 
 from starc.errors import CheckpointError, ConfigError, MissingExtra
-from starc.files.atomic import replacing
+from starc.files.atomic import replacing, sweep
 from starc.model.checkpoint import require_own
 
 RECIPE, MANIFEST, METRICS, STATE = "recipe.json", "manifest.json", "metrics.jsonl", "training.pt"
@@ -75,6 +75,7 @@ class RunFolder:
         for half in self.folder.iterdir():
             if _HALF.fullmatch(half.name):  # left by a kill
                 shutil.rmtree(half, ignore_errors=True)
+        sweep((self.folder / name for name in (RECIPE, MANIFEST, METRICS)), alone=True)
 
     def _taken(self) -> str | None:
         """A name in the folder that a run would use, unless a run of ours was begun here."""
