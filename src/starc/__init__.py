@@ -61,7 +61,7 @@ def _cpuid(leaf: int) -> tuple[int, int]:
     return low, high
 
 
-# Some virtual machines offer AMX (leaf 7, edx) and hide how its tiles are laid out (leaf 0x1D, eax).
+# Some virtual machines offer AMX (leaf 7, edx) and hide its layouts of tiles (leaf 0x1D, eax).
 # oneDNN, which multiplies for torch, then sets up empty tiles, and the first product in bfloat16 or
 # int8 is an illegal instruction. It reads this variable at its first use.
 if platform.machine() == "x86_64" and os.name == "posix":

@@ -184,7 +184,8 @@ import starc, torch
 from starc.decoder.precision import Int8Linear
 x_ND, weight_VD = torch.rand(48, 256), torch.rand(256, 256)
 torch.nn.functional.linear(x_ND.bfloat16(), weight_VD.bfloat16())
-torch.nn.functional.conv2d(torch.rand(4, 64, 28, 28).bfloat16(), torch.rand(64, 64, 1, 1).bfloat16())
+image_NDHW = torch.rand(4, 64, 28, 28).bfloat16()
+torch.nn.functional.conv2d(image_NDHW, torch.rand(64, 64, 1, 1).bfloat16())
 Int8Linear.of(weight_VD)(x_ND)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
