@@ -69,7 +69,7 @@ from starc.decoder.pretrained import (
 )
 from starc.decoder.reader import Reader
 from starc.decoder.span_head import END as END_LOGIT
-from starc.decoder.span_head import START, SpanHead, bins_of
+from starc.decoder.span_head import START, SpanHead, bins_of, word_states
 from starc.evaluation import score
 from starc.evaluation.meteor import Meteor
 from starc.files.annotations import VideoAnnotation, read_references
@@ -395,8 +395,9 @@ def spans(start: Path, prepared: Path, out: Path) -> None:
         for videos in parts.values():
             for name, video in videos.items():
                 if speech.get(name) and video.duration:
-                    words = words_of(speech[name])
-                    bins[name] = bins_of(reader, tokenizer, words, video.duration, SpanConfig())
+                    words, layers = words_of(speech[name]), SpanConfig().layers
+                    states = word_states(reader, tokenizer, words, layers)
+                    bins[name] = bins_of(states, video.duration, SpanConfig().bin)
                     wanted[name] = video
     settings = SpanConfig()
     head = SpanHead(llama.settings.width, settings).eval()
@@ -486,7 +487,7 @@ def tuned(
         )
         made = {}
         for name in names:
-            spans = head.spans(logits[name], wanted[name].duration or 1.0)
+            spans = head.spans(logits[name], wanted[name].duration or 1.0, SpanConfig().bin)
             times = tuple((one.start, one.end) for one in spans)
             made[name] = VideoAnnotation(times, ("x",) * len(times), wanted[name].duration)
         f1 = localisation(made, references)
@@ -576,7 +577,8 @@ def calibrate(prepared: Path, model: Path) -> None:
     for n in range(len(videos)):
         inputs = videos.inputs(n)
         (prediction,) = predict(bare, [inputs])
-        spans, _ = writer.spans(inputs.sentences, inputs.duration) if inputs.sentences else ([], 0)
+        said = inputs.sentences
+        spans = writer.timing(said, inputs.duration).spans if said else []
         reference = videos.annotations[inputs.id]
         for event, span in zip(prediction.events, spans, strict=False):
             near = [

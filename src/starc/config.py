@@ -347,6 +347,10 @@ class SpanConfig:
     """Networks from different seeds, whose logits are averaged."""
     bin: float = 2.0
     """Seconds of a bin."""
+    most_starts: float = 0.35
+    """Mean probability of a start above which steps follow each other too fast for these bins:
+    shorter ones are taken, and seconds below count accordingly less. On validation videos the mean
+    is .19 (95 % lie below .38)."""
     shortest: float = 6.0
     longest: float = 90.0
     """Seconds of a span."""

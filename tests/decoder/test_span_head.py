@@ -13,7 +13,7 @@ from torch import Tensor
 from starc.config import SpanConfig
 from starc.decoder.llama import Llama
 from starc.decoder.reader import Reader
-from starc.decoder.span_head import END, INSIDE, START, SpanHead, bins_of
+from starc.decoder.span_head import END, INSIDE, START, SpanHead, WordStates, bins_of, word_states
 from support.stock_llama import TINY, byte_tokenizer
 
 SETTINGS = SpanConfig(layers=2, width=8, shortest=4.0, longest=12.0, reward=2.0)
@@ -36,7 +36,7 @@ def value(logits_T3: Tensor, first: int, stop: int) -> float:
 @pytest.mark.parametrize("seed", range(5))
 def test_the_best_set_is_found(seed: int) -> None:
     logits_T3 = 3 * torch.randn(9, 3, generator=torch.Generator().manual_seed(seed))
-    spans = head().spans(logits_T3, 18.0)
+    spans = head().spans(logits_T3, 18.0, 2.0)
     assert all(one.end <= two.start for one, two in itertools.pairwise(spans))
     assert all(4 <= one.end - one.start <= 12 and 0 < one.confidence < 1 for one in spans)
     ours = sum(value(logits_T3, int(s.start // 2), int(s.end // 2)) for s in spans)
@@ -54,7 +54,7 @@ def test_words_go_into_their_bins() -> None:
     reader, tokenizer = Reader.of(Llama(TINY)), byte_tokenizer()
     words = [(0.5, "add"), (1.0, "the"), (9.0, "onions"), (99.0, "late")]
     with torch.no_grad():
-        bins_TD = bins_of(reader, tokenizer, words, 11.0, SETTINGS)
+        bins_TD = bins_of(word_states(reader, tokenizer, words, SETTINGS.layers), 11.0, 2.0)
         ids = tokenizer.encode(" add the onions late").ids
         states_LD = reader.first_layers(ids, SETTINGS.layers)
     assert bins_TD.shape == (6, TINY.width + 2)
@@ -73,7 +73,39 @@ def test_words_go_into_their_bins() -> None:
 
 
 def test_silence_has_no_words() -> None:
-    bins_TD = bins_of(Reader.of(Llama(TINY)), byte_tokenizer(), [], 7.0, SETTINGS)
+    states = word_states(Reader.of(Llama(TINY)), byte_tokenizer(), [], SETTINGS.layers)
+    bins_TD = bins_of(states, 7.0, 2.0)
     assert not bins_TD[:, :-1].any()
     with torch.no_grad():
         assert head()(bins_TD[None]).shape == (1, 4, 3)
+
+
+class Crowded(SpanHead):
+    """Sees a start in every bin that holds more than one token, an end in the next."""
+
+    def forward(self, bins_BTD: Tensor) -> Tensor:
+        tokens_T = bins_BTD[0, :, -2].expm1()
+        start_T = torch.where(tokens_T > 1.5, 4.0, -4.0)
+        return torch.stack([start_T, start_T.roll(1), start_T], dim=-1)[None]
+
+
+def test_bins_are_finer_where_starts_crowd() -> None:
+    seen = Crowded(TINY.width, SETTINGS)
+    slow = WordStates(torch.zeros(30, TINY.width), torch.arange(30) * 2.0)
+    assert seen.timing(slow, 60.0).bin == 2.0
+    fast = WordStates(torch.zeros(60, TINY.width), torch.arange(60) * 1.0)
+    timing = seen.timing(fast, 60.0)
+    assert timing.bin == pytest.approx(4 / 3) and len(timing.inside_T) == 46
+
+
+def test_finer_bins_are_a_slower_cook() -> None:
+    """The same speech twice as fast, in bins of half the length, gives the same spans earlier."""
+    states = WordStates(torch.randn(50, TINY.width), torch.rand(50).sort().values * 40)
+    fast = WordStates(states.state_LD, states.time_L / 2)
+    one = head()
+    with torch.no_grad():
+        slow_T3 = one(bins_of(states, 40.0, 2.0)[None])[0]
+        fast_T3 = one(bins_of(fast, 20.0, 1.0)[None])[0]
+    torch.testing.assert_close(slow_T3, fast_T3)
+    slow, soon = one.spans(slow_T3, 40.0, 2.0), one.spans(fast_T3, 20.0, 1.0)
+    assert slow and [(s.start / 2, s.end / 2) for s in slow] == [(s.start, s.end) for s in soon]

@@ -31,8 +31,7 @@ from torch import Tensor
 
 from starc.config import WriterConfig
 from starc.decoder.reader import Reader, Text
-from starc.decoder.span_head import INSIDE as INSIDE_LOGIT
-from starc.decoder.span_head import SpanHead, TimedSpan, bins_of
+from starc.decoder.span_head import SpanHead, Timing, word_states
 from starc.types import Sentence
 
 Span = tuple[float, float]
@@ -179,18 +178,11 @@ class CaptionWriter:
         return ids
 
     @torch.inference_mode()
-    def spans(
-        self, sentences: Sequence[Sentence], duration: float
-    ) -> tuple[list[TimedSpan], Tensor]:
-        """When things happen, and how likely something does in each bin; for a writer with a head.
-
-        Bins are `settings.spans.bin` seconds long.
-        """
+    def timing(self, sentences: Sequence[Sentence], duration: float) -> Timing:
+        """When things happen; for a writer with a head."""
         assert self.head is not None
-        settings = self.head.settings
-        bins_TD = bins_of(self.reader, self.tokenizer, words_of(sentences), duration, settings)
-        logits_T3 = self.head(bins_TD[None])[0]
-        return self.head.spans(logits_T3, duration), logits_T3[:, INSIDE_LOGIT].sigmoid()
+        words, layers = words_of(sentences), self.head.settings.layers
+        return self.head.timing(word_states(self.reader, self.tokenizer, words, layers), duration)
 
     def confidence(self, span: float | None, caption: Caption) -> float:
         """How likely an event is right, by what was measured on validation videos.

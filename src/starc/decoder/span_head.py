@@ -8,8 +8,10 @@ spans that together score best:
                   + inside · mean logit of p_inside in s..e · min(1, bins / 8)
 
 Spans do not overlap; the best set is found by dynamic programming. `reward` decides how many there
-are. The low-rank changes of the writer begin above these layers, so the head and the writer were
-trained apart (recipes/caption_writer.py).
+are. Where steps follow each other faster than in the videos it learnt from, starts crowd in its
+bins; then bins are made shorter, which to the head is a slower cook. The low-rank changes of the
+writer begin above these layers, so the head and the writer were trained apart
+(recipes/caption_writer.py).
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ CHUNK, CONTEXT = 768, 128
 SHORT = 8
 """Bins from which on a span's inside counts fully."""
 START, END, INSIDE = range(3)
+FINER = (1.0, 1.5, 2.0)
+"""Bins are so many times shorter where starts crowd."""
 
 
 class TimedSpan(NamedTuple):
@@ -39,6 +43,21 @@ class TimedSpan(NamedTuple):
     start: float
     end: float
     confidence: float
+
+
+class WordStates(NamedTuple):
+    """States of the spoken tokens after the first layers, and when each is said."""
+
+    state_LD: Tensor
+    time_L: Tensor
+
+
+class Timing(NamedTuple):
+    """When things happen, and how likely something does in each bin of so many seconds."""
+
+    spans: list[TimedSpan]
+    inside_T: Tensor
+    bin: float
 
 
 class Recurrent(nn.Module):
@@ -70,22 +89,32 @@ class SpanHead(nn.Module):
         """[B, T, 3], the mean of the members."""
         return torch.stack([member(bins_BTD) for member in self.members]).mean(0)
 
-    def spans(self, logits_T3: Tensor, duration: float) -> list[TimedSpan]:
-        """The set of spans that scores best."""
-        settings, seconds = self.settings, self.settings.bin
+    def timing(self, states: WordStates, duration: float) -> Timing:
+        """Spans in the longest bins in which starts do not crowd."""
+        for finer in FINER:
+            seconds = self.settings.bin / finer
+            logits_T3 = self(bins_of(states, duration, seconds)[None])[0]
+            if logits_T3[:, START].sigmoid().mean() <= self.settings.most_starts:
+                break
+        spans = self.spans(logits_T3, duration, seconds)
+        return Timing(spans, logits_T3[:, INSIDE].sigmoid(), seconds)
+
+    def spans(self, logits_T3: Tensor, duration: float, seconds: float) -> list[TimedSpan]:
+        """The set of spans that scores best, in bins of so many seconds."""
+        settings = self.settings
         bins = len(logits_T3)
         start, end = (F.logsigmoid(logits_T3[:, n]).tolist() for n in (START, END))
         inside = [0.0, *logits_T3[:, INSIDE].cumsum(0).tolist()]
         best, chosen = [0.0] * (bins + 1), [0] * (bins + 1)
         for stop in range(1, bins + 1):
             best[stop] = best[stop - 1]
-            longest = min(round(settings.longest / seconds), stop)
-            for length in range(round(settings.shortest / seconds), longest + 1):
+            longest = min(round(settings.longest / settings.bin), stop)
+            for length in range(round(settings.shortest / settings.bin), longest + 1):
                 first = stop - length
                 value = best[first] + start[first] + end[stop - 1] + settings.reward
                 mean = (inside[stop] - inside[first]) / length
                 value += settings.inside * mean * min(1.0, length / SHORT)
-                value -= settings.length * abs(math.log(length * seconds / settings.typical))
+                value -= settings.length * abs(math.log(length * settings.bin / settings.typical))
                 if value > best[stop]:
                     best[stop], chosen[stop] = value, length
         spans, stop = list[TimedSpan](), bins
@@ -98,33 +127,30 @@ class SpanHead(nn.Module):
         return spans[::-1]
 
 
-def bins_of(
-    reader: Reader,
-    tokenizer: Tokenizer,
-    words: Sequence[tuple[float, str]],
-    duration: float,
-    settings: SpanConfig,
-) -> Tensor:
-    """Word states averaged over bins [T, D + 2]: then how many tokens, and which part of the video.
-
-    `words` are (seconds, text) in order.
-    """
-    count = int(duration // settings.bin) + 1
-    ids, bin_of = list[int](), list[int]()
+def word_states(
+    reader: Reader, tokenizer: Tokenizer, words: Sequence[tuple[float, str]], layers: int
+) -> WordStates:
+    """States of the words, which are (seconds, text) in order, after so many layers."""
+    ids, times = list[int](), list[float]()
     for time, text in words:
         some = tokenizer.encode(f" {text}", add_special_tokens=False).ids
         ids += some
-        bin_of += [min(count - 1, int(time // settings.bin))] * len(some)
-    device = reader.device
-    sum_TD = torch.zeros(count, reader.settings.width, device=device)
-    tokens_T = torch.zeros(count, device=device)
+        times += [time] * len(some)
+    parts = [torch.zeros(0, reader.settings.width, device=reader.device)]
     for first in range(0, len(ids), CHUNK):
         context = max(0, first - CONTEXT)
-        x_LD = reader.first_layers(ids[context : first + CHUNK], settings.layers)
-        x_LD = F.layer_norm(x_LD[first - context :].float(), x_LD.shape[1:])
-        bin_L = torch.tensor(bin_of[first : first + CHUNK], device=device)
-        sum_TD.index_add_(0, bin_L, x_LD)
-        tokens_T.index_add_(0, bin_L, torch.ones_like(bin_L, dtype=torch.float32))
+        x_LD = reader.first_layers(ids[context : first + CHUNK], layers)
+        parts.append(F.layer_norm(x_LD[first - context :].float(), x_LD.shape[1:]))
+    return WordStates(torch.cat(parts), torch.tensor(times, device=reader.device))
+
+
+def bins_of(states: WordStates, duration: float, seconds: float) -> Tensor:
+    """States averaged over bins [T, D + 2]: then how many tokens, and which part of the video."""
+    state_LD, time_L = states
+    count = int(duration // seconds) + 1
+    bin_L = (time_L // seconds).long().clamp(max=count - 1)
+    sum_TD = state_LD.new_zeros(count, state_LD.shape[1]).index_add_(0, bin_L, state_LD)
+    tokens_T = torch.bincount(bin_L, minlength=count).float()
     mean_TD = sum_TD / tokens_T.clamp_min(1)[:, None]
-    place_T = torch.linspace(0, 1, count, device=device)
+    place_T = torch.linspace(0, 1, count, device=state_LD.device)
     return torch.cat([mean_TD, tokens_T.log1p()[:, None], place_T[:, None]], dim=1)

@@ -224,8 +224,8 @@ def _timed(writer: CaptionWriter, video: VideoInputs, prediction: Prediction) ->
     Its saliency is how likely the span head finds something to happen.
     """
     if writer.head is not None:
-        spans, inside_T = writer.spans(video.sentences, video.duration)
-        seconds, last = writer.head.settings.bin, len(inside_T) - 1
+        spans, inside_T, seconds = writer.timing(video.sentences, video.duration)
+        last = len(inside_T) - 1
         prediction = replace(
             prediction,
             events=tuple(Event(span.start, span.end, "", span.confidence) for span in spans),
