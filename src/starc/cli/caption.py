@@ -193,7 +193,7 @@ def caption_file(
     video: Path, captioner: Captioner, out: Path | None, formats: Sequence[str], output: Output
 ) -> tuple[Captioned, tuple[str, ...]]:
     """Caption one video into `out`, or onto stdout (WebVTT if no format is named)."""
-    from starc.files.written import check_target
+    from starc.files.cache import check_target
     from starc.output.formats import check_format, infer, render, write
 
     if len(formats) > 1:

@@ -345,7 +345,7 @@ def evaluate(
     """Caption annotated videos from their features, as `starc caption` would, and score that."""
     from starc.evaluation import score
     from starc.files.annotations import prediction_file
-    from starc.files.written import check_target
+    from starc.files.cache import check_target
     from starc.training import evaluate as evaluation
 
     require_annotators(annotators)

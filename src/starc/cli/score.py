@@ -21,7 +21,7 @@ from rich.table import Table
 
 from starc.cli.progress import err, note, out, print_json
 from starc.errors import StarcError
-from starc.files.written import check_target, write_text
+from starc.files.cache import check_target, write_text
 
 if TYPE_CHECKING:
     from starc.evaluation.meteor import Meteor

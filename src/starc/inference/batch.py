@@ -27,8 +27,7 @@ from typing import Any, NamedTuple, get_args
 from starc.errors import ConfigError, StarcError
 from starc.files.annotations import prediction_file
 from starc.files.atomic import sweep
-from starc.files.cache import fingerprint
-from starc.files.written import write_text
+from starc.files.cache import fingerprint, write_text
 from starc.inference.jobs import Job, Manifest, ManifestRow
 from starc.inference.pipeline import Captioner, ReadVideo
 from starc.output import formats

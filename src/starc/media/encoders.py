@@ -31,7 +31,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from starc.errors import CheckpointError, MissingExtra
-from starc.files.hub import hub_is_away
+from starc.files.cache import hub_is_away
 from starc.media.processor import kept_memory
 from starc.types import Frame
 

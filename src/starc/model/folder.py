@@ -11,7 +11,7 @@ from starc.config import MODEL_VERSION, Config, from_dict
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover
-from starc.files.hub import hub_is_away
+from starc.files.cache import hub_is_away
 from starc.files.reading import parse_json
 
 MARK = "starc_model"

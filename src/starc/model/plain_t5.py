@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from starc.config import Config, T5Config
 from starc.decoder.t5 import T5
 from starc.errors import CheckpointError
-from starc.files.hub import hub_is_away
+from starc.files.cache import hub_is_away
 from starc.files.reading import parse_json
 from starc.model.checkpoint import Loaded, read_tokenizer
 from starc.model.folder import CONFIG, TOKENIZER, WEIGHTS

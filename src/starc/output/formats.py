@@ -24,8 +24,7 @@ from urllib.parse import quote
 
 from starc.errors import ConfigError, VideoError
 from starc.files.annotations import prediction_file
-from starc.files.cache import content_name
-from starc.files.written import check_target, remember, write_text
+from starc.files.cache import check_target, content_name, remember, write_text
 from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
 from starc.output import chapters, html, mp4
