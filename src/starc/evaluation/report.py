@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from starc.errors import AnnotationError
-from starc.evaluation import localisation
+from starc.evaluation import pairs
 from starc.evaluation.documents import Document, score_documents, words_only
 from starc.evaluation.meteor import Meteor, summable
 from starc.evaluation.meteor import score as meteor_score
@@ -231,7 +231,7 @@ def _dense(
         parts = [_one_reference(events, file, text) for file in events.references]
         soda_by_reference, per_video["soda_c"] = _soda(parts, tokenised, scorer)
         values["soda_c"] = float(np.mean([f1 for _, _, f1 in soda_by_reference]))
-    quality = localisation.segment_quality(events)
+    quality = pairs.segment_quality(events)
     segments = {
         "Recall@0.5": float(quality.recall_V.mean()),
         "Mean IoU": float(quality.mean_iou_V.mean()),
@@ -449,14 +449,14 @@ def _meteor(grouped: Groups, tokenised: Sequence[str], meteor: Meteor) -> Floats
 
 def _localisation(events: Corpus, per_video: dict[str, Floats]) -> dict[str, float]:
     values: dict[str, float] = {}
-    by_overlap = localisation.by_overlap(events, TIOUS)
-    by_start = localisation.by_start(events, SECONDS)
+    by_overlap = pairs.by_overlap(events, TIOUS)
+    by_start = pairs.by_start(events, SECONDS)
     for (precision_VT, recall_VT), suffixes in (
         (by_overlap, [f"@{t}" for t in TIOUS]),
         (by_start, [f"@{s}s" for s in SECONDS]),
     ):
         precision_T, recall_T = precision_VT.mean(0), recall_VT.mean(0)
-        f1_T = localisation.f1(precision_T, recall_T)
+        f1_T = pairs.f1(precision_T, recall_T)
         for t, suffix in enumerate(suffixes):
             values[f"Recall{suffix}"] = float(recall_T[t])
             values[f"Precision{suffix}"] = float(precision_T[t])
@@ -567,5 +567,5 @@ def _headline(mean_XC: Floats, names: list[str]) -> Floats:
     if captions == len(names):
         return mean_XC
     precision_XT, recall_XT = np.split(mean_XC[:, captions:], 2, axis=1)
-    places = [localisation.f1(precision_XT, recall_XT), precision_XT, recall_XT]
+    places = [pairs.f1(precision_XT, recall_XT), precision_XT, recall_XT]
     return np.concatenate([mean_XC[:, :captions], np.stack([x.mean(1) for x in places], 1)], 1)

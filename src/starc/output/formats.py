@@ -27,8 +27,8 @@ from starc.files.annotations import prediction_file
 from starc.files.cache import check_target, content_name, remember, write_text
 from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
-from starc.output import chapters, html, mp4
-from starc.output.timecodes import clock, one_line, span_ms, stamp
+from starc.output import chapters, html
+from starc.output.chapters import clock, one_line, span_ms, stamp
 from starc.types import Captioned
 
 Mode = Literal["events", "chapters"]
@@ -101,7 +101,7 @@ def write(
         if source is None:
             raise ValueError("chapters in a video need `source`, the video itself")
         check_target(path, overwrite=overwrite)
-        notes = mp4.embed_chapters(source, path, chapters.chapters(captioned, granularity))
+        notes = chapters.embed_chapters(source, path, chapters.chapters(captioned, granularity))
         remember(path)
         return (*notes, *_too_fine(captioned, granularity))
     if format == "json" and source is not None:
@@ -139,7 +139,7 @@ def _origin(source: Path, record: Path) -> dict[str, str]:
 def infer(path: str | Path) -> str:
     """The format that a file's name asks for; of two endings that fit, the longer one."""
     name = Path(path).name.lower()
-    if name.endswith(tuple(mp4.CONTAINERS)):
+    if name.endswith(tuple(chapters.CONTAINERS)):
         return "video"
     endings = {key: format.ending for key, format in FORMATS.items() if format.ending}
     fitting = [key for key, ending in endings.items() if name.endswith(ending)]
@@ -166,8 +166,8 @@ def check_format(format: str, mode: Mode | None, path: Path | None = None) -> st
         raise ConfigError(f"--format {format}: unknown; known: {', '.join(FORMATS)}")
     if mode == "events" and FORMATS[format].only_chapters:
         raise ConfigError(f"--mode events: {format} holds only chapters; leave out --mode")
-    if format == "video" and path is not None and path.suffix.lower() not in mp4.CONTAINERS:
-        known = ", ".join(mp4.CONTAINERS)
+    if format == "video" and path is not None and path.suffix.lower() not in chapters.CONTAINERS:
+        known = ", ".join(chapters.CONTAINERS)
         raise ConfigError(f"{path}: such a video holds no chapters; name one of {known}")
     return format
 

@@ -25,8 +25,7 @@ from starc.errors import ConfigError, StarcError
 from starc.files.atomic import replacing
 from starc.retrieval.captions import FACTS, read_facts
 from starc.retrieval.datastore import open_datastore
-from starc.retrieval.hierarchy import MEDOIDS, HierarchicalStore
-from starc.retrieval.summaries import HICM2
+from starc.retrieval.hierarchy import HICM2, MEDOIDS, HierarchicalStore
 from starc.training.run import METRICS, RECIPE, wait_until_free
 from starc.training.tables import Ablation, Row
 

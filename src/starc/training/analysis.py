@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from starc.config import apply_overrides
-from starc.evaluation import localisation
+from starc.evaluation import pairs
 from starc.evaluation.pairs import corpus
 from starc.files.annotations import VideoAnnotation
 from starc.inference import long_videos
@@ -129,7 +129,7 @@ def retrieving_segments(
 def segment_quality(segments: Mapping[str, VideoAnnotation], videos: Videos) -> dict[str, float]:
     """The paper's indicators of how well segments fit the annotated events, mean over videos."""
     laid_out = corpus(segments, [videos.annotations], videos.ids)
-    values = localisation.segment_quality(laid_out)
+    values = pairs.segment_quality(laid_out)
     return {name: float(each_V.mean()) for name, each_V in zip(INDICATORS, values, strict=True)}
 
 
