@@ -16,7 +16,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +40,7 @@ from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.joint_space import JointSpace
 from starc.retrieval.datastore import open_datastore
-from starc.types import Captioned, Event, Frame, Sentence
+from starc.types import Captioned, Frame, Sentence
 
 if TYPE_CHECKING:
     from starc.inference.pipeline import OnProgress, Options, ReadVideo
@@ -152,7 +152,7 @@ class Models:
                 )  # fmt: skip
             unfamiliar = why_unfamiliar(self.loaded, one.features.features_TD, one.speech.sentences)
             provenance = self._provenance(prediction, one, search)
-            captioned = Captioned(
+            yield Captioned(
                 video=printable_name(one.video),
                 duration=one.features.duration,
                 events=prediction.events,
@@ -162,7 +162,6 @@ class Models:
                 segments=prediction.segments,
                 provenance=provenance | ({"unfamiliar": unfamiliar} if unfamiliar else {}),
             )
-            yield _of_one_picture(captioned) if one.features.frames == 1 else captioned
 
     def _features(self, one: ReadVideo) -> Tensor:
         """Features of the frames; those of a sound file are made of its speech, else zero."""
@@ -217,14 +216,6 @@ def _of_sound(seconds: float) -> FrameFeatures:
     frames = max(1, round(seconds))
     times_T = torch.arange(frames, dtype=torch.float64)
     return FrameFeatures(torch.zeros(frames, 0), times_T, duration=seconds or 1.0, frames=frames)
-
-
-def _of_one_picture(captioned: Captioned) -> Captioned:
-    """The surest event, all along: parts of a single picture cannot be told apart in time."""
-    best: Event | None
-    best = max(captioned.events, key=lambda event: event.confidence or 0.0, default=None)
-    whole = () if best is None else (replace(best, start=0.0, end=captioned.duration),)
-    return replace(captioned, events=whole)
 
 
 def _read_features(entry: Path) -> FrameFeatures | None:
