@@ -82,13 +82,13 @@ def corpus(
 
     def flatten(annotations: Mapping[str, VideoAnnotation]) -> tuple[Floats, Ints, Ints, Ints]:
         """Span, video, caption and rank within its video of each event."""
-        found = [annotations.get(video, _NOTHING) for video in videos]
-        count_V = np.array([len(each.spans) for each in found], np.int64)
-        spans = [*chain.from_iterable(each.spans for each in found)]
-        captions = chain.from_iterable(each.sentences for each in found)
+        ordered = [annotations.get(video, _NOTHING) for video in videos]
+        count_V = np.array([len(each.spans) for each in ordered], np.int64)
+        spans = [*chain.from_iterable(each.spans for each in ordered)]
+        captions = chain.from_iterable(each.sentences for each in ordered)
         caption_X = np.fromiter(map(number.__getitem__, captions), np.int64)
         rank_X = np.arange(len(spans)) - np.repeat(np.cumsum(count_V) - count_V, count_V)
-        video_X = np.repeat(np.arange(len(found)), count_V)
+        video_X = np.repeat(np.arange(len(ordered)), count_V)
         return np.array(spans, np.float64).reshape(-1, 2), video_X, caption_X, rank_X
 
     span_P2, video_P, caption_P, rank_P = flatten(predictions)

@@ -300,12 +300,12 @@ def _named(file: File, otherwise: str, read: Callable[[str | Path], Videos]) -> 
 
 def _by_annotator(file: Videos) -> list[Videos]:
     """One reference for each annotator: the first accounts of all videos, the second …"""
-    found: list[dict[str, VideoAnnotation]] = [{}]
+    annotators: list[dict[str, VideoAnnotation]] = [{}]
     for video, written in accounts([file]).items():
-        found += [{} for _ in written[len(found) :]]
+        annotators += [{} for _ in written[len(annotators) :]]
         for annotator, account in enumerate(written):
-            found[annotator][video] = replace(account, video=None)
-    return list(found)
+            annotators[annotator][video] = replace(account, video=None)
+    return list(annotators)
 
 
 def _by_account(predicted: Videos, references: Sequence[Videos], annotators: Annotators) -> Videos:
@@ -318,13 +318,13 @@ def _by_account(predicted: Videos, references: Sequence[Videos], annotators: Ann
         if each.video is not None:
             scored, other = (key, each.video) if annotators == "apart" else (each.video, key)
             names.setdefault(scored, [scored]).append(other)
-    found = {
+    matched = {
         scored: next(predicted[name] for name in known if name in predicted)
         for scored, known in names.items()
         if any(name in predicted for name in known)
     }
     used = {name for known in names.values() for name in known}
-    return found | {key: each for key, each in predicted.items() if key not in used}
+    return matched | {key: each for key, each in predicted.items() if key not in used}
 
 
 def _annotator_notes(several: int, annotators: Annotators) -> tuple[str, ...]:
