@@ -1,5 +1,7 @@
 """Reduced precision: how far off, and what it must not depend on."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,3 +175,18 @@ def test_a_torch_that_does_not_know_the_processor(monkeypatch: pytest.MonkeyPatc
     assert precision.has_bfloat16(torch.device("cpu")) is False
     assert Int8Linear.of(torch.ones(16, 512)).level == 63
     test_int8_sums_do_not_overflow()
+
+
+def test_a_fresh_process_multiplies() -> None:
+    """Also where the processor offers AMX but hides how its tiles are laid out."""
+    program = """
+import starc, torch
+from starc.decoder.precision import Int8Linear
+x_ND, weight_VD = torch.rand(48, 256), torch.rand(256, 256)
+torch.nn.functional.linear(x_ND.bfloat16(), weight_VD.bfloat16())
+image_NDHW = torch.rand(4, 64, 28, 28).bfloat16()
+torch.nn.functional.conv2d(image_NDHW, torch.rand(64, 64, 1, 1).bfloat16())
+Int8Linear.of(weight_VD)(x_ND)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
