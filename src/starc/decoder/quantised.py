@@ -50,14 +50,14 @@ def to_8_bits(weight_OI: Tensor) -> dict[str, Tensor]:
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     """Names and shapes of what `unpack` gives."""
-    shape_of: dict[str, tuple[int, ...]] = {}
+    found: dict[str, tuple[int, ...]] = {}
     for name, tensor in tensors.items():
         base, _, kind = name.rpartition(".")
         if kind in ("q4", "q8"):
-            shape_of[base] = len(tensor), tensor[0].numel() * (2 if kind == "q4" else 1)
+            found[base] = len(tensor), tensor[0].numel() * (2 if kind == "q4" else 1)
         elif kind not in ("scale", "least"):
-            shape_of[name] = tuple(tensor.shape)
-    return shape_of
+            found[name] = tuple(tensor.shape)
+    return found
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -125,16 +125,16 @@ def _features(
         if video in missing:
             continue
         try:
-            clip_TD = features[video]
+            found = features[video]
         except StarcError as error:
             broken.append(str(error))
             continue
-        if width is not None and clip_TD.shape[-1] != width:
-            wrong.append(f"{video} has {clip_TD.shape[-1]}")
-        if len(clip_TD) > 1 and bool((clip_TD == clip_TD[0]).all()):
-            blank.append(f"{video}: {'zeros' if not bool(clip_TD.any()) else 'one row repeated'}")
+        if width is not None and found.shape[-1] != width:
+            wrong.append(f"{video} has {found.shape[-1]}")
+        if len(found) > 1 and bool((found == found[0]).all()):
+            blank.append(f"{video}: {'zeros' if not bool(found.any()) else 'one row repeated'}")
         if annotated.duration:
-            rates[video] = len(clip_TD) / annotated.duration
+            rates[video] = len(found) / annotated.duration
     usual = statistics.median(rates.values()) if rates else FPS
     durations = {video: annotated.duration or 0.0 for video, annotated in annotations.items()}
 
@@ -164,11 +164,11 @@ def _copies(videos: Sequence[str], features: Mapping[str, Tensor] | None) -> lis
     first, copies = dict[bytes, str](), []
     for video in dict.fromkeys(videos):
         try:
-            clip_TD = features[video] if features is not None and video in features else None
+            found = features[video] if features is not None and video in features else None
         except StarcError:
             continue
-        if clip_TD is not None and len(clip_TD):
-            digest = hashlib.blake2b(clip_TD.contiguous().numpy().tobytes()).digest()
+        if found is not None and len(found):
+            digest = hashlib.blake2b(found.contiguous().numpy().tobytes()).digest()
             if first.setdefault(digest, video) != video:
                 copies.append(f"{video} has those of {first[digest]}")
     return [DataProblem("features that are copied", tuple(copies))]
