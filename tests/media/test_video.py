@@ -24,7 +24,7 @@ from starc.media.container import MediaLimits
 from starc.media.sampling import Shown, on_ticks
 from starc.media.video import count_frames, open_video, probe, sample_frames
 from starc.model.inputs import spread
-from starc.output.chapters import embed_chapters
+from starc.output.mp4 import embed_chapters
 from starc.types import Event
 from support.clips import command_line_frames, picture, turn, write_clip, write_sound
 

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from starc.errors import ConfigError, VideoError
 from starc.media.video import sample_frames
-from starc.output import chapters, formats
+from starc.output import formats, mp4
 from starc.output.chapters import clock, one_line, stamp
 from starc.types import Captioned, Event
 from support.clips import turn, write_clip
@@ -249,16 +249,16 @@ def test_a_copy_keeps_everything_but_the_chapters(tmp_path: Path, ending: str) -
     source, copy, again = (tmp_path / f"{name}{ending}" for name in "abc")
     make_film(source)
     events = [Event(0, 1, "a"), Event(1, 3, "b")]
-    assert chapters.embed_chapters(source, copy, events) == ()
+    assert mp4.embed_chapters(source, copy, events) == ()
     assert described(copy) == described(source)
     assert sorted(packets(source)) == sorted(p for p in packets(copy) if p in packets(source))
-    chapters.embed_chapters(source, again, events)
+    mp4.embed_chapters(source, again, events)
     assert again.read_bytes() == copy.read_bytes()
 
 
 def test_a_copy_stays_upright(tmp_path: Path) -> None:
     source = turn(write_clip(tmp_path / "a.mp4", seconds=1, codec="mpeg4"), 90)
-    chapters.embed_chapters(source, tmp_path / "b.mp4", [Event(0, 1, "a")])
+    mp4.embed_chapters(source, tmp_path / "b.mp4", [Event(0, 1, "a")])
     first, second = (next(sample_frames(tmp_path / name, size=32)) for name in ("a.mp4", "b.mp4"))
     assert np.array_equal(first.rgb_HWC, second.rgb_HWC)
     plain = write_clip(tmp_path / "c.mp4", seconds=1, codec="mpeg4")
@@ -267,9 +267,7 @@ def test_a_copy_stays_upright(tmp_path: Path) -> None:
 
 def test_a_stream_that_does_not_fit_is_left_out_and_said(tmp_path: Path, shared: Path) -> None:
     source = shared / "data/videos/nasa_13013.mp4"
-    notes = chapters.embed_chapters(
-        source, tmp_path / "a.mkv", [Event(0, 5, "a"), Event(5, 13, "b")]
-    )
+    notes = mp4.embed_chapters(source, tmp_path / "a.mkv", [Event(0, 5, "a"), Event(5, 13, "b")])
     assert any("subtitle" in note and "left out" in note for note in notes)
     assert len(titles_of(tmp_path / "a.mkv")) == 2
 
@@ -277,14 +275,14 @@ def test_a_stream_that_does_not_fit_is_left_out_and_said(tmp_path: Path, shared:
 def test_a_codec_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     colour_clip(tmp_path / "a.mp4", audio=False)
     with pytest.raises(VideoError, match=r"cannot be copied into a webm file .*try \.mkv"):
-        chapters.embed_chapters(tmp_path / "a.mp4", tmp_path / "b.webm", [Event(0, 4, "a")])
+        mp4.embed_chapters(tmp_path / "a.mp4", tmp_path / "b.webm", [Event(0, 4, "a")])
     assert not (tmp_path / "b.webm").exists()
 
 
 def test_a_copy_never_replaces_its_source(tmp_path: Path) -> None:
     colour_clip(tmp_path / "a.mp4", audio=False)
     with pytest.raises(VideoError, match="is the video itself"):
-        chapters.embed_chapters(tmp_path / "a.mp4", tmp_path / "a.mp4", [Event(0, 4, "a")])
+        mp4.embed_chapters(tmp_path / "a.mp4", tmp_path / "a.mp4", [Event(0, 4, "a")])
 
 
 def test_a_full_disk_leaves_the_old_file(
@@ -318,7 +316,7 @@ def test_a_disk_that_fills_under_a_video_copy(
 
     monkeypatch.setattr(Path, "open", opened)
     with pytest.raises(OSError, match="No space left") as caught:
-        chapters.embed_chapters(tmp_path / "a.mp4", tmp_path / "b.mp4", [Event(0, 4, "a")])
+        mp4.embed_chapters(tmp_path / "a.mp4", tmp_path / "b.mp4", [Event(0, 4, "a")])
     assert caught.value.errno == errno.ENOSPC
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
 

@@ -30,7 +30,7 @@ from starc.errors import StarcError, VideoError
 from starc.files.annotations import VIDEO_ENDINGS, video_id
 from starc.files.cache import fingerprint
 from starc.files.reading import read_text
-from starc.output import chapters
+from starc.output import mp4
 from starc.output.formats import FORMATS
 
 if sys.platform != "win32":
@@ -252,7 +252,7 @@ def _ending(format: str, video: Path) -> str:
     if format != "video":
         return FORMATS[format].ending
     ending = video.suffix.lower()
-    return COPY + (ending if ending in chapters.CONTAINERS else ".mkv")
+    return COPY + (ending if ending in mp4.CONTAINERS else ".mkv")
 
 
 @dataclass(frozen=True, slots=True)

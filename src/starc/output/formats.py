@@ -28,7 +28,7 @@ from starc.files.cache import check_target, content_name, remember, write_text
 from starc.media.container import MediaLimits
 from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
-from starc.output import chapters, html
+from starc.output import chapters, html, mp4
 from starc.output.chapters import clock, one_line, span_ms, stamp
 from starc.types import Captioned
 
@@ -104,7 +104,7 @@ def write(
             raise ValueError("chapters in a video need `source`, the video itself")
         check_target(path, overwrite=overwrite)
         chosen = chapters.chapters(captioned, granularity)
-        notes = chapters.embed_chapters(source, path, chosen, limits=limits)
+        notes = mp4.embed_chapters(source, path, chosen, limits=limits)
         remember(path)
         return (*notes, *_too_fine(captioned, granularity))
     if format == "json" and source is not None:
@@ -142,7 +142,7 @@ def _origin(source: Path, record: Path) -> dict[str, str]:
 def infer(path: str | Path) -> str:
     """The format that a file's name asks for; of two endings that fit, the longer one."""
     name = Path(path).name.lower()
-    if name.endswith(tuple(chapters.CONTAINERS)):
+    if name.endswith(tuple(mp4.CONTAINERS)):
         return "video"
     endings = {key: format.ending for key, format in FORMATS.items() if format.ending}
     fitting = [key for key, ending in endings.items() if name.endswith(ending)]
@@ -169,8 +169,8 @@ def check_format(format: str, mode: Mode | None, path: Path | None = None) -> st
         raise ConfigError(f"--format {format}: unknown; known: {', '.join(FORMATS)}")
     if mode == "events" and FORMATS[format].only_chapters:
         raise ConfigError(f"--mode events: {format} holds only chapters; leave out --mode")
-    if format == "video" and path is not None and path.suffix.lower() not in chapters.CONTAINERS:
-        known = ", ".join(chapters.CONTAINERS)
+    if format == "video" and path is not None and path.suffix.lower() not in mp4.CONTAINERS:
+        known = ", ".join(mp4.CONTAINERS)
         raise ConfigError(f"{path}: such a video holds no chapters; name one of {known}")
     return format
 
