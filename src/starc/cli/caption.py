@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -123,10 +122,11 @@ def caption(
     from starc.inference.batch import Output, doubts
     from starc.inference.pipeline import Captioner, Options, speech_options
     from starc.media.container import MediaLimits
+    from starc.media.processor import set_threads
     from starc.media.sources import local_files
 
     if threads is not None:
-        _set_threads(threads)
+        set_threads(threads)
     if model is None:
         model = "embedded"
         err.print(
@@ -183,14 +183,6 @@ def _set_voice(*, quiet: bool, verbose: bool) -> None:
     log.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
     if verbose:
         logging.basicConfig(format="%(message)s")
-
-
-def _set_threads(count: int) -> None:
-    """Threads of the arithmetic, whether torch has been imported or not."""
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(count)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(count)
 
 
 def is_single(inputs: Sequence[Path], out: Path | None) -> bool:

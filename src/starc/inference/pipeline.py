@@ -16,7 +16,6 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +26,7 @@ from starc.errors import StarcError, Stopped
 from starc.files import cache
 from starc.inference.jobs import find_videos
 from starc.media.container import MediaLimits
+from starc.media.processor import has_bfloat16
 from starc.media.speech import (
     Engine,
     Transcript,
@@ -51,9 +51,6 @@ CACHE_VERSION = "4"
 """Changes when the same video and settings would give other features or captions than before."""
 IN_BFLOAT16 = frozenset({"efficientnet-lite0"})
 """Image encoders that compute in bfloat16 where the processor does."""
-CPUINFO = Path("/proc/cpuinfo")
-BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16"})
-"""Of x86 processors; those without multiply in bfloat16 more slowly than in float32."""
 VIDEOS_AT_ONCE = 4
 """Videos that a batch hands over together: four cost the decoder about as much as two."""
 
@@ -410,16 +407,6 @@ def load(
     captioner = Captioner(model, replace(options or Options(), device=device))
     captioner.loaded, captioner.encoder  # noqa: B018  a wrong name is said now, not at the first video
     return captioner
-
-
-@functools.cache
-def has_bfloat16() -> bool:
-    """The processor multiplies in bfloat16: this is part of a cached answer's name."""
-    with suppress(OSError), CPUINFO.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if line.startswith("flags"):
-                return not BFLOAT16.isdisjoint(line.split())
-    return False
 
 
 def _read_captioned(entry: Path) -> Captioned | None:

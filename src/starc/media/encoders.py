@@ -15,13 +15,10 @@ model that uses both learns the map between them.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib.util
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
@@ -35,6 +32,7 @@ from torch import Tensor, nn
 
 from starc.errors import CheckpointError, MissingExtra
 from starc.files.cache import hub_is_away
+from starc.media.processor import kept_memory
 from starc.types import Frame
 
 PUBLISHED_ENCODER = "openai/clip-vit-large-patch14"
@@ -54,12 +52,6 @@ LITE_BLOCKS = (
     (6, 320, 1, 1, 3),
 )
 NORM_EPSILON = 1e-3
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
-"""Parameters of glibc's mallopt."""
-LARGEST = 32 * 2**20
-"""Bytes; glibc takes no larger threshold."""
-KEPT = 2**28
-"""Bytes at the end of the heap that are kept though they are free."""
 LITE_BATCH = 4
 """Larger batches of float32 fall out of the processor's cache and take longer per frame."""
 RELU6 = ("hardtanh", [0.0, 6.0])
@@ -228,23 +220,6 @@ def _unloadable(source: str, error: Exception) -> CheckpointError:
         f"{source}: CLIP cannot be loaded ({reason}); offline, name a folder with config.json, "
         "model.safetensors and tokenizer.json"
     )
-
-
-@contextmanager
-def kept_memory() -> Iterator[None]:
-    """Let freed memory be used again, and give it back to the system only in the end.
-
-    A network asks for the same megabytes again and again; each time that they come from the system
-    every page of them is a fault. Elsewhere than on glibc nothing happens.
-    """
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    glibc = hasattr(libc, "mallopt") and hasattr(libc, "malloc_trim")
-    if libc is not None and glibc:
-        libc.mallopt(MMAP_THRESHOLD, LARGEST)
-        libc.mallopt(TRIM_THRESHOLD, KEPT)
-    yield
-    if libc is not None and glibc:
-        libc.malloc_trim(0)
 
 
 class EfficientNetLite(nn.Module):
