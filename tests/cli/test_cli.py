@@ -99,7 +99,7 @@ def test_caption_from_the_page(
     assert [stage for stage, done in told if done == 0] == list(stages)
     other = write_clip(tmp_path / "other.mp4", seconds=4)
     with pytest.raises(Stopped):
-        captioning(other, lambda stage, done: None, lambda: True)
+        captioning(other, lambda stage, done, words: None, lambda: True)
 
 
 def test_caption_a_folder_with_a_broken_file(
