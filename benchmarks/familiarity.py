@@ -23,7 +23,7 @@ import numpy as np
 from measure import row, shared
 from PIL import Image
 
-from starc.inference.familiarity import frame_distance, speech_likeness
+from starc.inference.models import frame_distance, speech_likeness
 from starc.inference.pipeline import Captioner
 from starc.types import Frame, Sentence
 

@@ -64,7 +64,7 @@ class InputConfig:
     """Features are vectors of pictures and speech together (joint.safetensors maps into it)."""
     familiar_speech: float = added(0.0)
     """A video whose speech is less like the datastore than this, and whose frames are farther than
-    `familiar_frames`, is not captioned unasked (inference/familiarity.py); 0: not looked at."""
+    `familiar_frames`, is not captioned unasked (inference/models.py); 0: not looked at."""
     familiar_frames: float = added(0.0)
     """Distance of its frames from those of training, of which 1 is ordinary; 0: not looked at."""
     video: bool = added(True)
@@ -405,7 +405,7 @@ class BeamSearch:
     """Small print of beam search: of the transformers before 4.36 that made the published numbers,
     or of today's. They differ in how length is counted and when a search stops."""
     grammar: bool = False
-    """Time tokens only where they may stand, in order (grammar.py)."""
+    """Time tokens only where they may stand, in order (beam_search.py)."""
     token_type_first: bool = False
     """Under the grammar, decide first whether a word, a time or the end comes next, by the mass of
     each kind; then take a quantile of the times instead of the likeliest. For models that are

@@ -39,9 +39,9 @@ from starc.retrieval.captions import read_captions
 from starc.retrieval.captions import read_published as read_arrays
 from starc.retrieval.datastore import open_datastore
 from starc.viewer.library import Library
+from starc.viewer.previews import thumbnail
 from starc.viewer.records import read_captioned
 from starc.viewer.search import search
-from starc.viewer.thumbnails import thumbnail
 from support import tiny
 from support.clips import write_clip
 from support.viewer_sample import captioned, reference
@@ -86,7 +86,7 @@ def video(folder: Path, rng: random.Random) -> str | None:
     return refused(
         lambda: probe(path),
         lambda: sum(1 for _ in sample_frames(path, size=16, limits=LIMITS)),
-        lambda: thumbnail(path, None, cache=folder / "thumbnails"),
+        lambda: thumbnail(path, None, folder=folder / "thumbnails"),
     )
 
 

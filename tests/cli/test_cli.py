@@ -93,13 +93,13 @@ def test_caption_from_the_page(
     clip = write_clip(tmp_path / "clip.mp4", seconds=3)
     captioning = view.captioning(str(model))
     told: list[tuple[str, float]] = []
-    found = captioning(clip, lambda stage, done: told.append((stage, done)), lambda: False)
+    found = captioning(clip, lambda stage, done, words: told.append((stage, done)), lambda: False)
     assert found.duration == pytest.approx(3, abs=0.2)
     stages = ("watching", "listening", "captioning")
     assert [stage for stage, done in told if done == 0] == list(stages)
     other = write_clip(tmp_path / "other.mp4", seconds=4)
     with pytest.raises(Stopped):
-        captioning(other, lambda stage, done: None, lambda: True)
+        captioning(other, lambda stage, done, words: None, lambda: True)
 
 
 def test_caption_a_folder_with_a_broken_file(

@@ -110,6 +110,14 @@ def test_a_door_that_stays_shut_says_why(
     assert says in str(result.exception) and "\n" not in str(result.exception)
 
 
+def test_a_limit_holds_for_a_copy_with_chapters(
+    starc_caption: Callable[..., Result], tmp_path: Path
+) -> None:
+    assert starc_caption("-o", str(tmp_path / "first.json")).exit_code == 0
+    result = starc_caption("-o", str(tmp_path / "copy.mkv"), "--limit", "pixels=10")  # kept
+    assert "--limit pixels=" in str(result.exception) and not (tmp_path / "copy.mkv").exists()
+
+
 def test_another_datastore_and_fewer_beams_are_other_answers(model: Path, tmp_path: Path) -> None:
     clip = colour_clip(tmp_path / "clip.mp4", seconds=6)
     other = CaptionStore(["elsewhere"] * 3, torch.randn(3, WIDTH), encoder="t")

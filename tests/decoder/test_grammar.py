@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from starc.config import BeamSearch, T5Config
-from starc.decoder import grammar, time_tokens
+from starc.decoder import beam_search, time_tokens
 from starc.decoder.beam_search import generate
 from starc.decoder.incremental import IncrementalDecoder
 from starc.decoder.t5 import T5
@@ -94,7 +94,7 @@ def test_what_may_follow() -> None:
     def allowed(*tokens: int, room: int = 9) -> set[int]:
         said_BKL = torch.tensor([[[VOCABULARY.pad, *tokens]]])
         score_BKV = torch.zeros(1, 1, VOCABULARY.size)
-        grammar.forbid_(score_BKV, said_BKL, VOCABULARY, room=room)
+        beam_search.forbid_(score_BKV, said_BKL, VOCABULARY, room=room)
         return set(score_BKV[0, 0].isfinite().nonzero().flatten().tolist())
 
     def times(*bins: int) -> set[int]:
@@ -123,7 +123,7 @@ def test_kinds_are_weighed_before_tokens() -> None:
         for bin_, mass in times.items():
             score[..., text + bin_] = mass
         said = torch.tensor([[[vocabulary.pad, text if started else 7]]])
-        return int(grammar.weigh_(score.log(), said, vocabulary, (0.5, 0.9)).argmax())
+        return int(beam_search.weigh_(score.log(), said, vocabulary, (0.5, 0.9)).argmax())
 
     spread = dict.fromkeys(range(2, 9), 0.08)
     assert best(0.1, 0.2, spread) == text + 5
@@ -139,7 +139,7 @@ def test_captions_do_not_go_round_in_circles() -> None:
 
     def forbidden(*said: int, max_repeated_words: int | None = None) -> set[int]:
         score = torch.zeros(1, 1, vocabulary.size)
-        found = grammar.vary_(
+        found = beam_search.vary_(
             score, torch.tensor([[said]]), vocabulary, max_repeated_words=max_repeated_words
         )[0, 0]
         return set(found.isinf().nonzero()[:, 0].tolist()) - {vocabulary.pad}
@@ -198,7 +198,7 @@ def test_words_end_by_the_mass_of_all_that_could_follow() -> None:
         score_BKV[..., 7] = word
         score_BKV[..., text : text + 8] = 0.05  # 0.4 in all
         said_BKL = torch.tensor([[[0, *said]]])
-        chosen = grammar.follow_(score_BKV.log(), said_BKL, VOCABULARY, given_BN, room=room)
+        chosen = beam_search.follow_(score_BKV.log(), said_BKL, VOCABULARY, given_BN, room=room)
         return int(chosen.argmax())
 
     assert best(word=0.9) == text + 1

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from starc.evaluation.localisation import by_overlap, by_start, f1, segment_quality
-from starc.evaluation.pairs import corpus
+from starc.evaluation.pairs import by_overlap, by_start, corpus, f1, segment_quality
 from starc.files.annotations import VideoAnnotation
 
 PREDICTED = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from starc.inference.batch import doubts
-from starc.inference.familiarity import why_unfamiliar
+from starc.inference.models import why_unfamiliar
 from starc.inference.pipeline import EMBEDDED, Captioner, Options
 from starc.model import checkpoint
 from starc.types import Captioned, Sentence

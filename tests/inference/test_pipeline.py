@@ -457,7 +457,9 @@ def test_the_listener_stops_with_the_caption(
     """A recogniser that goes on would keep the next video waiting."""
     listening, ended = threading.Event(), threading.Event()
 
-    def transcribe(*_: Any, on_heard: Any, **__: Any) -> Any:
+    def transcribe(*_: Any, listen: bool, on_heard: Any, **__: Any) -> Any:
+        if not listen:
+            raise speech.Unheard
         try:
             for second in range(10_000):
                 on_heard(float(second))

@@ -19,7 +19,7 @@ from starc.decoder.incremental import IncrementalDecoder
 from starc.decoder.precision import convert
 from starc.decoder.t5 import T5
 from starc.errors import CheckpointError
-from starc.model import checkpoint, plain_t5
+from starc.model import checkpoint, language_models
 from support import small_training as small
 
 WORDS = 140
@@ -72,7 +72,7 @@ def scores(t5: T5, memory_BMD: torch.Tensor, target_BL: torch.Tensor) -> torch.T
 @pytest.mark.parametrize("version", ["v1.0", "v1.1", "saved"])
 def test_the_logits_are_those_of_transformers(tmp_path: Path, version: str) -> None:
     theirs = stock(tmp_path, version)
-    loaded = plain_t5.load(str(tmp_path), vid2seq())
+    loaded = language_models.load(str(tmp_path), vid2seq())
     ours = loaded.model.t5.eval()
     said_BL, target_BL = torch.randint(3, 40, (2, 9)), torch.randint(3, 40, (2, 7))
     with torch.no_grad():
@@ -135,9 +135,9 @@ def test_what_is_no_t5_is_named(tmp_path: Path) -> None:
     ):
         (tmp_path / "t5/config.json").write_text(json.dumps(facts | change))
         with pytest.raises(CheckpointError, match=says):
-            plain_t5.load(str(tmp_path / "t5"), vid2seq())
+            language_models.load(str(tmp_path / "t5"), vid2seq())
     (tmp_path / "t5/tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match=r"no tokenizer.json in it; give --tokenizer"):
-        plain_t5.load(str(tmp_path / "t5"), vid2seq())
+        language_models.load(str(tmp_path / "t5"), vid2seq())
     with pytest.raises(CheckpointError, match="no such folder"):
-        plain_t5.load(str(tmp_path / "nowhere"), vid2seq())
+        language_models.load(str(tmp_path / "nowhere"), vid2seq())

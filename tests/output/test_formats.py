@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from starc.errors import ConfigError, VideoError
 from starc.media.video import sample_frames
 from starc.output import formats, mp4
-from starc.output.timecodes import clock, one_line, stamp
+from starc.output.chapters import clock, one_line, stamp
 from starc.types import Captioned, Event
 from support.clips import turn, write_clip
 

@@ -29,10 +29,9 @@ def queries(store: CaptionStore, count: int = 7) -> torch.Tensor:
 
 
 class TestFaiss:
-    @pytest.mark.parametrize("index", ["ivf", "hnsw"])
-    def test_recall_is_measured_and_true(self, index: str):
+    def test_recall_is_measured_and_true(self):
         store = clustered()
-        found = FaissStore(store, index=index)  # type: ignore[arg-type]
+        found = FaissStore(store)
         assert found.recall.value > 0.9
         assert str(found.recall).startswith("recall@10 = ")
         query_SD = queries(store, 100)
@@ -81,8 +80,6 @@ class TestFaiss:
 
     def test_bad_input(self):
         store = clustered(50)
-        with pytest.raises(ValueError, match="ivf or hnsw"):
-            FaissStore(store, index="flat")  # type: ignore[arg-type]
         found = FaissStore(store)
         with pytest.raises(DatastoreError, match="the query has 3"):
             found.search(torch.ones(1, 3), k=1)

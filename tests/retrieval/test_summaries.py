@@ -21,8 +21,7 @@ from starc.cli import datastore as commands
 from starc.errors import DatastoreError
 from starc.retrieval.captions import read_facts
 from starc.retrieval.datastore import CaptionStore, open_datastore
-from starc.retrieval.hierarchy import HierarchicalStore
-from starc.retrieval.summaries import HICM2, read_hicm2, server, summarised
+from starc.retrieval.hierarchy import HICM2, HierarchicalStore, read_hicm2, server, summarised
 from starc.training.ablations import with_hierarchy, with_own_figures
 from starc.training.tables import ABLATIONS
 from support.datastores import Letters

@@ -18,7 +18,7 @@ from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.starc import STaRC
 from starc.retrieval.datastore import CaptionStore
-from starc.training import analysis, figures
+from starc.training import evaluate, figures
 from starc.training.ablations import Result, markdown, rows, write
 from starc.training.data_check import examine
 from starc.training.dataset import Videos, usable_events
@@ -112,8 +112,8 @@ def untrained(chosen: Recipe) -> Loaded:
 
 
 def test_looking_inside_and_drawing(tmp_path: Path) -> None:
-    seen = list(analysis.analyse(untrained(recipe()), videos(2), range(2)))
-    assert set(seen[0].segments) == set(analysis.METHODS)
+    seen = list(evaluate.analyse(untrained(recipe()), videos(2), range(2)))
+    assert set(seen[0].segments) == set(evaluate.METHODS)
     for cut in seen[0].segments.values():
         assert [segment.first for segment in cut] == [0, *(s.stop for s in cut[:-1])]
     for draw in (
@@ -137,28 +137,28 @@ def test_segments_on_the_events_are_of_the_best_quality() -> None:
     found = videos(2)
     exact = {video: found.annotations[video] for video in found.ids}
     best = {"Recall@0.5": 1.0, "Mean IoU": 1.0, "Matched segments": 3.0}
-    assert analysis.segment_quality(exact, found) == pytest.approx(best)
+    assert evaluate.segment_quality(exact, found) == pytest.approx(best)
     # Two events in one segment: IoU 6/14 with each. The third is met, twice.
     coarse = VideoAnnotation(((0, 14), (16, 22), (17, 22)), ("",) * 3, 24.0)
-    values = analysis.segment_quality({**exact, "video1": coarse}, found)
+    values = evaluate.segment_quality({**exact, "video1": coarse}, found)
     assert list(values.values()) == pytest.approx([(1 + 1 / 3) / 2, (1 + 13 / 21) / 2, 2.5])
 
 
 def test_the_segments_that_retrieve_lie_in_the_video() -> None:
     chosen, found = recipe(), videos(2)
     loaded = untrained(chosen)
-    cut = analysis.retrieving_segments(caption_videos(loaded, found), found)
-    (seen, _) = analysis.analyse(loaded, found, range(2))
+    cut = evaluate.retrieving_segments(caption_videos(loaded, found), found)
+    (seen, _) = evaluate.analyse(loaded, found, range(2))
     kept = [segment for segment in seen.segments["transport"] if segment.kept]
     assert 0 < len(kept) <= chosen.model.segments.top_k
     assert cut["video0"].spans == tuple((float(it.first), float(it.stop)) for it in kept)
 
 
 def test_correlation() -> None:
-    assert analysis.correlation([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
-    assert analysis.correlation([1, 2, 3], [6, 4, 2]) == pytest.approx(-1)
-    assert analysis.correlation([1, 2], [2, 4]) is None
-    assert analysis.correlation([1, 1, 1], [2, 4, 5]) is None
+    assert evaluate.correlation([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
+    assert evaluate.correlation([1, 2, 3], [6, 4, 2]) == pytest.approx(-1)
+    assert evaluate.correlation([1, 2], [2, 4]) is None
+    assert evaluate.correlation([1, 1, 1], [2, 4, 5]) is None
 
 
 def test_several_models_are_correlated(tmp_path: Path, meteor_backend: Any) -> None:
@@ -245,7 +245,7 @@ def test_one_model_is_drawn(tmp_path: Path, meteor_backend: Any) -> None:
 
 
 def test_saliency_by_place_in_numbers(tmp_path: Path) -> None:
-    (one, _) = analysis.analyse(untrained(recipe()), videos(2), range(2), methods=())
+    (one, _) = evaluate.analyse(untrained(recipe()), videos(2), range(2), methods=())
     inside = one.salient_T.bool()
     seen = dataclasses.replace(one, saliency_T=torch.where(inside, 0.75, 0.25))
     _, numbers = figures.saliency_by_place([seen], tmp_path / "figure.png")

@@ -13,12 +13,12 @@ import pytest
 from starc.errors import AnnotationError, VideoError
 from starc.media.container import MediaLimits
 from starc.types import Captioned, Event, Sentence
-from starc.viewer import thumbnails
+from starc.viewer import previews
 from starc.viewer.comparison import Comparison
 from starc.viewer.library import Library, read_item
+from starc.viewer.previews import thumbnail
 from starc.viewer.records import read_captioned
 from starc.viewer.search import search, stem, words_of
-from starc.viewer.thumbnails import thumbnail
 from support.viewer_sample import captioned, make_library, write_clip, write_record
 
 
@@ -189,38 +189,38 @@ def test_words_and_stems() -> None:
 
 def test_thumbnails_are_made_once(tmp_path: Path) -> None:
     video = write_clip(tmp_path / "a.mp4", 4.0)
-    picture = thumbnail(video, 2.0, cache=tmp_path / "cache")
+    picture = thumbnail(video, 2.0, folder=tmp_path / "cache")
     assert picture[:3] == b"\xff\xd8\xff" and picture[-2:] == b"\xff\xd9"
     (kept,) = (tmp_path / "cache").iterdir()
     kept.write_bytes(b"kept")
-    assert thumbnail(video, 2.0, cache=tmp_path / "cache") == b"kept"
-    assert thumbnail(video, None, cache=tmp_path / "cache")[:3] == b"\xff\xd8\xff"
+    assert thumbnail(video, 2.0, folder=tmp_path / "cache") == b"kept"
+    assert thumbnail(video, None, folder=tmp_path / "cache")[:3] == b"\xff\xd8\xff"
     # A cache that cannot be written costs time, not the picture.
     (tmp_path / "file").write_text("")
-    assert thumbnail(video, 99.0, cache=tmp_path / "file")[:3] == b"\xff\xd8\xff"
+    assert thumbnail(video, 99.0, folder=tmp_path / "file")[:3] == b"\xff\xd8\xff"
 
 
 def test_what_is_no_video_has_no_picture(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     path.write_bytes(b"\0\0\0\x20ftypisom" + b"x" * 200)
     with pytest.raises(VideoError):
-        thumbnail(path, None, cache=tmp_path / "cache")
+        thumbnail(path, None, folder=tmp_path / "cache")
 
 
 def test_a_playlist_named_as_a_video_has_no_picture(tmp_path: Path) -> None:
     write_clip(tmp_path / "inner.mp4", 4.0)
     (tmp_path / "list.mp4").write_text("ffconcat version 1.0\nfile inner.mp4\n")
     with pytest.raises(VideoError, match="not a media file"):
-        thumbnail(tmp_path / "list.mp4", None, cache=tmp_path / "cache")
+        thumbnail(tmp_path / "list.mp4", None, folder=tmp_path / "cache")
 
 
 def test_a_picture_beyond_the_limit_is_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     video = write_clip(tmp_path / "a.mp4", 4.0)
-    monkeypatch.setattr(thumbnails, "MediaLimits", lambda: MediaLimits(pixels=100))
+    monkeypatch.setattr(previews, "MediaLimits", lambda: MediaLimits(pixels=100))
     with pytest.raises(VideoError, match="picture too large"):
-        thumbnail(video, None, cache=tmp_path / "cache")
+        thumbnail(video, None, folder=tmp_path / "cache")
 
 
 def test_reference_and_second_system_meet_by_id(tmp_path: Path) -> None:
@@ -279,5 +279,5 @@ def test_a_picture_of_a_video_whose_only_key_frame_is_cut_off(tmp_path: Path) ->
     subprocess.run([*command, str(tmp_path / "one.mp4")], check=True)
     trim = ["ffmpeg", "-v", "error", "-ss", "3", "-i", str(tmp_path / "one.mp4"), "-c", "copy"]
     subprocess.run([*trim, str(cut)], check=True)
-    assert thumbnail(cut, 1.0, cache=tmp_path / "cache")[:2] == b"\xff\xd8"
-    assert thumbnail(cut, None, cache=tmp_path / "cache")[:2] == b"\xff\xd8"
+    assert thumbnail(cut, 1.0, folder=tmp_path / "cache")[:2] == b"\xff\xd8"
+    assert thumbnail(cut, None, folder=tmp_path / "cache")[:2] == b"\xff\xd8"

@@ -17,9 +17,8 @@ from starc.types import Captioned, Event
 from starc.viewer import previews
 from starc.viewer.comparison import Comparison, overlaps
 from starc.viewer.library import Library
-from starc.viewer.previews import Preview, Previews
+from starc.viewer.previews import MOST_PEAKS, Preview, Previews, peaks
 from starc.viewer.server import create_app
-from starc.viewer.waveforms import MOST, peaks
 from support import clips
 from support.viewer_sample import write_clip, write_record
 
@@ -49,8 +48,8 @@ def test_peaks_are_bounded_and_silence_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clip = clips.write_sound(tmp_path / "long.mp3", seconds=30, codec="mp3")
-    monkeypatch.setattr("starc.viewer.waveforms.MOST", 100)
-    assert MOST > 100 and 95 <= len(peaks(clip, folder=tmp_path)["peaks"]) <= 101
+    monkeypatch.setattr("starc.viewer.previews.MOST_PEAKS", 100)
+    assert MOST_PEAKS > 100 and 95 <= len(peaks(clip, folder=tmp_path)["peaks"]) <= 101
     silent = write_clip(tmp_path / "silent.mp4", 2.0)
     assert peaks(silent, folder=tmp_path)["peaks"] == []
     (tmp_path / "no.mp4").write_text("no video")

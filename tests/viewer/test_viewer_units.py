@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from starc.output.timecodes import clock
+from starc.output.chapters import clock
 from starc.viewer.server import create_app
 from support.viewer_browser import launch, open_page, running
 

@@ -38,7 +38,8 @@ def caption(
         ),
     ],
     model: Annotated[
-        str | None, typer.Option(help="A model folder or hub id; else embedded, the small one.")
+        str | None,
+        typer.Option(help="Model folder or hub id; without it, the small model in the package."),
     ] = None,
     target: Annotated[
         Path | None, typer.Option("--out", "-o", help="A file for one video, a folder for many.")
@@ -79,7 +80,7 @@ def caption(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads of the arithmetic; else one per core."),
+        typer.Option(min=1, help="Processor threads; without it, one per core."),
     ] = None,
     precision: Annotated[
         str, typer.Option(help="float32, bfloat16 or int8: arithmetic of the decoder.")
@@ -103,14 +104,17 @@ def caption(
         bool, typer.Option("--overwrite", help="Replace files that starc did not write.")
     ] = False,
     min_confidence: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Leave out events that are less sure than this.")
+        float, typer.Option(min=0.0, max=1.0, help="Leave out events with a lower confidence.")
     ] = 0.0,
     force: Annotated[
-        bool, typer.Option("--force", help="Caption also what is not of the model's kind.")
+        bool,
+        typer.Option(
+            "--force", help="Caption also videos unlike those that the model was trained on."
+        ),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say what is done, and what with.")
+        bool, typer.Option("--verbose", "-v", help="Say what is done, with which model and speech.")
     ] = False,
 ) -> None:
     """Caption videos. One video goes to a file or to stdout, many into a folder."""
@@ -146,6 +150,7 @@ def caption(
         granularity=granularity,
         overwrite=overwrite,
         min_confidence=min_confidence,
+        limits=options.limits,
     )
     with local_files(inputs, options.limits, language=language, on_fetch=_say_fetching) as videos:
         if is_single(videos, target) and not watch:
@@ -193,7 +198,7 @@ def caption_file(
     video: Path, captioner: Captioner, out: Path | None, formats: Sequence[str], output: Output
 ) -> tuple[Captioned, tuple[str, ...]]:
     """Caption one video into `out`, or onto stdout (WebVTT if no format is named)."""
-    from starc.files.written import check_target
+    from starc.files.cache import check_target
     from starc.output.formats import check_format, infer, render, write
 
     if len(formats) > 1:
@@ -220,7 +225,7 @@ def caption_file(
         text, notes = render(captioned, **chosen)
         sys.stdout.write(text)
         return captioned, (*doubtful, *notes)
-    chosen |= {"source": video, "overwrite": output.overwrite}
+    chosen |= {"source": video, "overwrite": output.overwrite, "limits": output.limits}
     try:
         return captioned, (*doubtful, *write(captioned, out, **chosen))
     except OSError as error:
@@ -252,8 +257,8 @@ def caption_folder(
     if engine not in ENGINES:
         raise ConfigError(f"--engine {engine}: unknown; known: {', '.join(ENGINES)}")
     if out is None or (not out.is_dir() and is_file_name(out)):
-        found = "none given" if out is None else f"found {out}"
-        raise ConfigError(f"-o: many videos need a folder for their files ({found}); name one")
+        given = "none given" if out is None else f"found {out}"
+        raise ConfigError(f"-o: many videos need a folder for their files ({given}); name one")
     wanted = [check_format(format, output.mode) for format in formats or FOLDER_FORMATS]
     chosen = dict.fromkeys(["json", *wanted])
     files = [f for f in chosen if f != "predictions"]

@@ -14,20 +14,22 @@ def convert(
     annotations: Annotated[Path, typer.Argument(help="An annotation file of any known format.")],
     target: Annotated[Path, typer.Option("--out", "-o", help="JSON Lines to write.")],
     videos: Annotated[
-        list[Path] | None, typer.Option("--videos", help="Videos or folders, for durations.")
+        list[Path] | None,
+        typer.Option("--videos", help="Videos, or folders of them, to read durations from."),
     ] = None,
     durations: Annotated[
-        Path | None, typer.Option(help="Seconds by video: JSON, or a line for each.")
+        Path | None, typer.Option(help="Durations in seconds: a JSON object, or a line per video.")
     ] = None,
     names: Annotated[
-        Path | None, typer.Option(help="JSON from the file's ids to the videos' (id_mapping.json).")
+        Path | None,
+        typer.Option(help="JSON that maps the file's ids to video names (id_mapping.json)."),
     ] = None,
     only: Annotated[
-        Path | None, typer.Option(help="Ids to keep, one a line (test_id.txt).")
+        Path | None, typer.Option(help="File of ids to keep, one per line (test_id.txt).")
     ] = None,
     subset: Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")] = None,
 ) -> None:
-    """Write annotations as ours; adds durations, and names, that ViTT's own file leaves out."""
+    """Convert annotations to JSON Lines; adds durations and names that ViTT's file leaves out."""
     from starc.errors import AnnotationError
     from starc.files.annotations import write_annotations
     from starc.inference.jobs import find_videos
@@ -64,7 +66,7 @@ def transcribe(
 ) -> None:
     """Write what is said in many videos, for train, evaluate and data check (--speech).
 
-    A video that cannot be read is skipped (exit 3); the same line goes on after an interruption.
+    A video that cannot be read is skipped (exit 3). Repeat the command after an interruption.
     """
     from starc.errors import StarcError
     from starc.inference.jobs import find_videos, named_videos

@@ -107,8 +107,13 @@ def build(
     from starc.retrieval.approximate import FaissStore, QdrantStore
     from starc.retrieval.captions import duplicates, read_captions, require_replaceable
     from starc.retrieval.datastore import CaptionStore
-    from starc.retrieval.hierarchy import HierarchicalStore
-    from starc.retrieval.summaries import read_hicm2, server, summarised, with_summaries
+    from starc.retrieval.hierarchy import (
+        HierarchicalStore,
+        read_hicm2,
+        server,
+        summarised,
+        with_summaries,
+    )
 
     require_replaceable(folder)  # said now, not after embedding
     options = {} if encoder is None else {"encoder": encoder}

@@ -53,8 +53,8 @@ def examine() -> Iterator[Finding]:
         name = re.split(r"[ <>=!~;\[(]", line, maxsplit=1)[0]
         needed.setdefault(extra[1] if extra else "core", []).append(name)
     for name in needed["core"]:
-        found = _version(name)
-        yield Finding(name, found is not None, found or "missing", f"pip install {name}")
+        installed = _version(name)
+        yield Finding(name, installed is not None, installed or "missing", f"pip install {name}")
     for extra_name, purpose in EXTRAS.items():
         names = [name for name in needed.get(extra_name, ()) if name != "starc"]
         missing = [name for name in names if _version(name) is None]
@@ -91,8 +91,8 @@ def doctor(
     if as_json:
         return print_json([finding._asdict() for finding in examine()])
     table = Table(box=None, pad_edge=False, show_header=False)
-    for name, ok, found, advice in examine():
+    for name, ok, state, advice in examine():
         mark = "[green]✓[/green]" if ok else "[yellow]–[/yellow]"
         cure = "" if ok else f"[dim]→ {advice}[/dim]".replace("starc[", r"starc\[")
-        table.add_row(mark, name.replace("[", r"\["), found, cure)
+        table.add_row(mark, name.replace("[", r"\["), state, cure)
     out.print(table)

@@ -32,20 +32,30 @@ recipes = typer.Typer(help="Recipes, ablations and settings.", invoke_without_co
 
 Annotations = Annotated[
     list[Path],
-    typer.Option("--annotations", help="Annotated videos; again for further references."),
+    typer.Option("--annotations", help="Annotation file; repeat for more references."),
 ]
 FeaturesPath = Annotated[Path, typer.Option("--features", help="Frame features of all videos.")]
-Speech = Annotated[Path | None, typer.Option("--speech", help="Spoken sentences by video.")]
+Speech = Annotated[
+    Path | None,
+    typer.Option("--speech", help="Speech of all videos, as starc transcribe writes it."),
+]
 Validation = Annotated[
     list[Path] | None,
-    typer.Option("--validation", help="Annotated held-out videos; again for further references."),
+    typer.Option(
+        "--validation", help="Annotation file of held-out videos; repeat for more references."
+    ),
 ]
 Store = Annotated[
     Path | None,
     typer.Option("--datastore", help="A folder, or qdrant:URL/NAME."),
 ]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting: train.epochs=3.")]
-Subset = Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting, such as train.epochs=3; repeatable."),
+]
+Subset = Annotated[
+    str | None, typer.Option(help="Split of a YouCook2 file to use, such as training.")
+]
 ValidationSubset = Annotated[
     str | None, typer.Option(help="Split of the --validation file, such as validation.")
 ]
@@ -60,7 +70,9 @@ RunFolder = Annotated[Path, typer.Option("--run", "--out", "-o", help="Folder of
 @data.command("check")
 def data_check(
     annotations: Annotations,
-    features: Annotated[Path | None, typer.Option("--features")] = None,
+    features: Annotated[
+        Path | None, typer.Option("--features", help="Frame features of all videos.")
+    ] = None,
     speech: Speech = None,
     store: Store = None,
     validation: Validation = None,
@@ -110,8 +122,8 @@ def features(
     model: Annotated[
         str | None,
         typer.Option(
-            help="Extract with the image encoder of this model folder or hub id ('embedded': the "
-            "one in the package), so that it can be evaluated or fine-tuned on them."
+            help="Use the image encoder of this model folder or hub id ('embedded': the one in the "
+            "package), so that the model can be evaluated or fine-tuned on the features."
         ),
     ] = None,
     encoder: Annotated[
@@ -121,9 +133,9 @@ def features(
         bool, typer.Option("--verify", help="Compare OUT with a fresh extraction; write nothing.")
     ] = False,
 ) -> None:
-    """Extract frame features at 1 FPS, with what made them; or compare a file with a fresh run.
+    """Extract frame features, one frame per second; --verify compares a file with a fresh run.
 
-    A video that cannot be read is skipped (exit 3); the same line goes on after an interruption.
+    A video that cannot be read is skipped (exit 3). Repeat the command after an interruption.
     """
     from starc.inference.jobs import find_videos, named_videos
     from starc.inference.pipeline import Captioner
@@ -169,7 +181,9 @@ def inputs(no_video: bool, no_speech: bool) -> list[str]:
 def import_checkpoint(
     file: Annotated[Path, typer.Argument(help="A published .pth of Vid2Seq or STaRC.")],
     folder: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
-    preset: Annotated[str | None, typer.Option(help="paper, to fine-tune a Vid2Seq file.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Settings of the folder: paper, to fine-tune a Vid2Seq file.")
+    ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of its T5.")] = None,
     store: Store = None,
     settings: Annotated[
@@ -207,7 +221,7 @@ def train(
         list[Path] | None,
         typer.Option(
             "--annotations",
-            help="Annotated videos; again for further references. pretrain needs none.",
+            help="Annotation file; repeat for more references. pretrain needs none.",
         ),
     ] = None,
     tokenizer: Tokenizer = None,
@@ -334,7 +348,7 @@ def evaluate(
         bool,
         typer.Option(
             "--given-boundaries",
-            help="Tell the model when the annotated events happen; it says what happens then.",
+            help="Give the model the annotated spans; it only writes their captions.",
         ),
     ] = False,
     no_video: NoVideo = False,
@@ -345,15 +359,15 @@ def evaluate(
     """Caption annotated videos from their features, as `starc caption` would, and score that."""
     from starc.evaluation import score
     from starc.files.annotations import prediction_file
-    from starc.files.written import check_target
+    from starc.files.cache import check_target
     from starc.training import evaluate as evaluation
 
     require_annotators(annotators)
     check_protocol(protocol)
     given_boundaries = given_boundaries or protocol == "titles"
     if given_boundaries and annotators == "together":
-        found = "given boundaries are those of one annotator; score annotators apart"
-        raise typer.BadParameter(found, param_hint="--annotators")
+        message = "given boundaries are those of one annotator; score annotators apart"
+        raise typer.BadParameter(message, param_hint="--annotators")
     if target is not None:
         check_target(target, overwrite=overwrite)
     begun = time.perf_counter()
@@ -398,11 +412,16 @@ def evaluate(
 
 def ablate(
     name: Annotated[str, typer.Argument(help="components, windows, clustering, pooling …")],
-    recipe: Annotated[str, typer.Argument(help="The recipe whose rows these are.")],
+    recipe: Annotated[str, typer.Argument(help="The recipe that the rows vary.")],
     run: RunFolder,
     annotations: Annotations,
     features: FeaturesPath,
-    validation: Annotated[list[Path], typer.Option("--validation")],
+    validation: Annotated[
+        list[Path],
+        typer.Option(
+            "--validation", help="Annotation file of held-out videos; repeat for more references."
+        ),
+    ],
     tokenizer: Tokenizer = None,
     speech: Speech = None,
     store: Store = None,
@@ -413,11 +432,12 @@ def ablate(
         list[str] | None,
         typer.Option(
             "--with",
-            help="coco=FOLDER; hierarchical is built from --datastore when it has no folder.",
+            help="A datastore that a row uses: coco=FOLDER; hierarchical alone is built from "
+            "--datastore.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Trainings per row.")] = 1,
-    jobs: Annotated[int, typer.Option(help="Rows at a time.")] = 1,
+    seeds: Annotated[int, typer.Option(help="Trainings per row, each with its own seed.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Rows trained at the same time.")] = 1,
     subset: Subset = None,
     validation_subset: ValidationSubset = None,
     settings: Settings = None,
@@ -463,7 +483,10 @@ def analyse(
     target: Annotated[Path, typer.Option("--out", "-o", help="Folder for the figures.")],
     speech: Speech = None,
     videos: Annotated[
-        int | None, typer.Option(min=1, help="Videos to look at; 4, and all for several models.")
+        int | None,
+        typer.Option(
+            min=1, help="Videos to analyse; default 4, or all if there are several models."
+        ),
     ] = None,
     subset: Subset = None,
 ) -> None:

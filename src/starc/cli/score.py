@@ -21,7 +21,7 @@ from rich.table import Table
 
 from starc.cli.progress import err, note, out, print_json
 from starc.errors import StarcError
-from starc.files.written import check_target, write_text
+from starc.files.cache import check_target, write_text
 
 if TYPE_CHECKING:
     from starc.evaluation.meteor import Meteor
@@ -40,7 +40,8 @@ AnnotatorsOption = Annotated[
     str,
     typer.Option(
         "--annotators",
-        help="Several within one file (ViTT): [b]apart[/b], as published, or [b]together[/b].",
+        help="Several annotators in one file (ViTT) are scored [b]apart[/b], as published, or "
+        "[b]together[/b].",
     ),
 ]
 
@@ -65,8 +66,8 @@ def check_protocol(name: str) -> None:
     from starc.evaluation.report import PROTOCOLS
 
     if name not in PROTOCOLS:
-        found = f"{name!r} is not one of {', '.join(PROTOCOLS)}"
-        raise typer.BadParameter(found, param_hint="--protocol")
+        message = f"{name!r} is not one of {', '.join(PROTOCOLS)}"
+        raise typer.BadParameter(message, param_hint="--protocol")
 
 
 def score(
@@ -77,7 +78,10 @@ def score(
         bool, typer.Option("--allow-missing", help="Skip reference videos without prediction.")
     ] = False,
     compare: Annotated[
-        Path | None, typer.Option(help="A second system, with confidence over videos.")
+        Path | None,
+        typer.Option(
+            help="Predictions of a second system, compared by a paired bootstrap over videos."
+        ),
     ] = None,
     subset: Annotated[str | None, typer.Option(help="Split of a YouCook2 file to use.")] = None,
     annotators: AnnotatorsOption = "apart",
@@ -127,8 +131,8 @@ def score(
 
 def require_annotators(value: str) -> None:
     if value not in ("apart", "together"):
-        found = f"{value!r} is not one of apart, together"
-        raise typer.BadParameter(found, param_hint="--annotators")
+        message = f"{value!r} is not one of apart, together"
+        raise typer.BadParameter(message, param_hint="--annotators")
 
 
 @contextmanager

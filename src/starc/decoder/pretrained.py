@@ -207,12 +207,12 @@ class Gguf:
 
     def value(self, key: str, kind: type) -> Any:
         """A metadata value of a type that we rely on."""
-        found = self.metadata.get(key)
-        if not isinstance(found, kind):
+        value = self.metadata.get(key)
+        if not isinstance(value, kind):
             raise CheckpointError(
-                f"{self.path}: {key} is {type(found).__name__}, not {kind.__name__}"
+                f"{self.path}: {key} is {type(value).__name__}, not {kind.__name__}"
             )
-        return found
+        return value
 
 
 class _Header:
@@ -258,10 +258,10 @@ class _Header:
 
     def count(self, most: int, what: str) -> int:
         """The next count, refused if it cannot be meant."""
-        found = int(self.number("<Q"))
-        if found > most:
-            raise CheckpointError(f"{self.source}: {found} {what}; at most {most} are read")
-        return found
+        size = int(self.number("<Q"))
+        if size > most:
+            raise CheckpointError(f"{self.source}: {size} {what}; at most {most} are read")
+        return size
 
     def string(self) -> str:
         """The next string."""

@@ -212,7 +212,7 @@ class Stack(nn.Module):
         self.recompute = settings.recompute
         layers = settings.decoder_layers if decoder else settings.layers
         self.block: Any = nn.ModuleList(
-            Block(settings, decoder=decoder, first=n == 0) for n in range(layers)
+            T5Block(settings, decoder=decoder, first=n == 0) for n in range(layers)
         )
         self.final_layer_norm = nn.RMSNorm(settings.width, EPSILON)
         self.dropout = nn.Dropout(settings.dropout)
@@ -267,7 +267,7 @@ class Stack(nn.Module):
         return bias_NH.T
 
 
-class Block(nn.Module):
+class T5Block(nn.Module):
     """One layer of a stack: its two or three steps, in order, under `layer`."""
 
     def __init__(self, settings: T5Config, *, decoder: bool, first: bool) -> None:

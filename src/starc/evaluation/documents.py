@@ -125,5 +125,5 @@ def rouge(document: Document) -> float:
     said = document.hypothesis.split(" ")
     several = [reference.split(" ") for reference in document.references]
     common = [common_subsequence(said, words) for words in several]
-    recalls = [found / len(words) for found, words in zip(common, several, strict=True)]
+    recalls = [shared / len(words) for shared, words in zip(common, several, strict=True)]
     return rouge_f(max(common) / len(said), max(recalls))

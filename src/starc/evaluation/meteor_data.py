@@ -109,11 +109,11 @@ def stemmer() -> Callable[[str], str]:
     Taken from the pure Python module: the package's own front door hands out PyStemmer if that is
     installed, whose version 3 stems `added` to `add`, as snowballstemmer 3 does.
     """
-    found = importlib.util.find_spec("snowballstemmer")
-    if found is None:
+    spec = importlib.util.find_spec("snowballstemmer")
+    if spec is None:
         raise MissingExtra("METEOR's stemmer (snowballstemmer)", "eval")
     alone = ModuleType("starc_snowball")  # without the stemmers of thirty other languages
-    alone.__path__ = list(found.submodule_search_locations or ())
+    alone.__path__ = list(spec.submodule_search_locations or ())
     sys.modules[alone.__name__] = alone
     english = importlib.import_module(f"{alone.__name__}.english_stemmer")
     stem: Callable[[str], str] = english.EnglishStemmer().stemWord

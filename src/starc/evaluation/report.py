@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from starc.errors import AnnotationError
-from starc.evaluation import localisation
+from starc.evaluation import pairs
 from starc.evaluation.documents import Document, score_documents, words_only
 from starc.evaluation.meteor import Meteor, summable
 from starc.evaluation.meteor import score as meteor_score
@@ -231,7 +231,7 @@ def _dense(
         parts = [_one_reference(events, file, text) for file in events.references]
         soda_by_reference, per_video["soda_c"] = _soda(parts, tokenised, scorer)
         values["soda_c"] = float(np.mean([f1 for _, _, f1 in soda_by_reference]))
-    quality = localisation.segment_quality(events)
+    quality = pairs.segment_quality(events)
     segments = {
         "Recall@0.5": float(quality.recall_V.mean()),
         "Mean IoU": float(quality.mean_iou_V.mean()),
@@ -300,12 +300,12 @@ def _named(file: File, otherwise: str, read: Callable[[str | Path], Videos]) -> 
 
 def _by_annotator(file: Videos) -> list[Videos]:
     """One reference for each annotator: the first accounts of all videos, the second …"""
-    found: list[dict[str, VideoAnnotation]] = [{}]
+    annotators: list[dict[str, VideoAnnotation]] = [{}]
     for video, written in accounts([file]).items():
-        found += [{} for _ in written[len(found) :]]
+        annotators += [{} for _ in written[len(annotators) :]]
         for annotator, account in enumerate(written):
-            found[annotator][video] = replace(account, video=None)
-    return list(found)
+            annotators[annotator][video] = replace(account, video=None)
+    return list(annotators)
 
 
 def _by_account(predicted: Videos, references: Sequence[Videos], annotators: Annotators) -> Videos:
@@ -318,13 +318,13 @@ def _by_account(predicted: Videos, references: Sequence[Videos], annotators: Ann
         if each.video is not None:
             scored, other = (key, each.video) if annotators == "apart" else (each.video, key)
             names.setdefault(scored, [scored]).append(other)
-    found = {
+    matched = {
         scored: next(predicted[name] for name in known if name in predicted)
         for scored, known in names.items()
         if any(name in predicted for name in known)
     }
     used = {name for known in names.values() for name in known}
-    return found | {key: each for key, each in predicted.items() if key not in used}
+    return matched | {key: each for key, each in predicted.items() if key not in used}
 
 
 def _annotator_notes(several: int, annotators: Annotators) -> tuple[str, ...]:
@@ -449,14 +449,14 @@ def _meteor(grouped: Groups, tokenised: Sequence[str], meteor: Meteor) -> Floats
 
 def _localisation(events: Corpus, per_video: dict[str, Floats]) -> dict[str, float]:
     values: dict[str, float] = {}
-    by_overlap = localisation.by_overlap(events, TIOUS)
-    by_start = localisation.by_start(events, SECONDS)
+    by_overlap = pairs.by_overlap(events, TIOUS)
+    by_start = pairs.by_start(events, SECONDS)
     for (precision_VT, recall_VT), suffixes in (
         (by_overlap, [f"@{t}" for t in TIOUS]),
         (by_start, [f"@{s}s" for s in SECONDS]),
     ):
         precision_T, recall_T = precision_VT.mean(0), recall_VT.mean(0)
-        f1_T = localisation.f1(precision_T, recall_T)
+        f1_T = pairs.f1(precision_T, recall_T)
         for t, suffix in enumerate(suffixes):
             values[f"Recall{suffix}"] = float(recall_T[t])
             values[f"Precision{suffix}"] = float(precision_T[t])
@@ -567,5 +567,5 @@ def _headline(mean_XC: Floats, names: list[str]) -> Floats:
     if captions == len(names):
         return mean_XC
     precision_XT, recall_XT = np.split(mean_XC[:, captions:], 2, axis=1)
-    places = [localisation.f1(precision_XT, recall_XT), precision_XT, recall_XT]
+    places = [pairs.f1(precision_XT, recall_XT), precision_XT, recall_XT]
     return np.concatenate([mean_XC[:, :captions], np.stack([x.mean(1) for x in places], 1)], 1)

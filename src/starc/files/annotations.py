@@ -113,11 +113,11 @@ def read_annotations(path: str | Path, *, subset: str | None = None) -> dict[str
 
 def accounts(files: Sequence[Mapping[str, VideoAnnotation]]) -> dict[str, list[VideoAnnotation]]:
     """By video all that annotators wrote of it, in one file or several."""
-    found: dict[str, list[VideoAnnotation]] = {}
+    by_video: dict[str, list[VideoAnnotation]] = {}
     for file in files:
         for key, annotation in file.items():
-            found.setdefault(annotation.video or key, []).append(annotation)
-    return found
+            by_video.setdefault(annotation.video or key, []).append(annotation)
+    return by_video
 
 
 def read_predictions(path: str | Path) -> dict[str, VideoAnnotation]:

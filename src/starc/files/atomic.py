@@ -157,8 +157,8 @@ def require_ours(
         ) from None
     known: set[str] = set()
     with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        found = json.loads(read_text(folder / facts))
-        known = {facts, *files(found)} if mark in found else known
+        content = json.loads(read_text(folder / facts))
+        known = {facts, *files(content)} if mark in content else known
     known |= {str(Path(name).parent) for name in known}
     if foreign := [name for name in held if name not in known]:
         more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""

@@ -1,8 +1,9 @@
-"""Keeping what was expensive to make: named by the content of the file it was made from.
+"""Keeping what was expensive to make or fetch: named by the content of the file it was made from.
 
 Entries are small JSON files under $XDG_CACHE_HOME/starc (else ~/.cache/starc), written so that a
 reader never sees half of one. A damaged entry counts as absent, a folder that cannot be written
-as no cache at all: a cache may make things faster but never wrong.
+as no cache at all: a cache may make things faster but never wrong. The files that we wrote for the
+user are remembered here too, by their content, so that nothing else is replaced unasked.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from starc.errors import StarcError, VideoError
-from starc.files.atomic import replacing
+from starc.errors import ConfigError, StarcError, VideoError
+from starc.files.atomic import replacing, replacing_path
 from starc.files.reading import parse_json
 
 log = logging.getLogger("starc")
@@ -30,6 +31,8 @@ PIECES = 64
 PIECE = 2**20
 SETTLED_NS = 100_000_000
 """A file changed less than this ago may change again without its time stamp showing it."""
+HUB_SECONDS = 3.0
+"""So long the model hub may take to answer."""
 _HASHING = threading.Lock()
 
 
@@ -120,3 +123,61 @@ def write(entry: Path, value: Any) -> None:
             json.dump(value, file)
     except OSError as error:
         log.warning("%s: nothing is cached (%s)", entry.parent, error.strerror)
+
+
+@functools.cache
+def hub_is_away() -> bool:
+    """The model hub does not answer in a few seconds; its own library would try for a minute."""
+    import socket
+    import urllib.request
+    from urllib.parse import urlsplit
+
+    if urllib.request.getproxies():
+        return False
+    address = urlsplit(os.environ.get("HF_ENDPOINT", "https://huggingface.co"))
+    answered = threading.Event()
+
+    def ask() -> None:
+        with suppress(OSError):
+            port = address.port or (80 if address.scheme == "http" else 443)
+            socket.create_connection((address.hostname or "", port), HUB_SECONDS).close()
+            answered.set()
+
+    asking = threading.Thread(target=ask, daemon=True)  # looking up a name knows no time limit
+    asking.start()
+    asking.join(HUB_SECONDS)
+    return not answered.is_set()
+
+
+def write_text(path: Path, text: str, *, overwrite: bool) -> None:
+    """A file of ours, whole or not at all; nothing of the user's is replaced unasked."""
+    check_target(path, overwrite=overwrite)
+    with replacing_path(path) as part:
+        part.write_bytes(text.encode("utf-8", "replace"))
+        remember(part)  # before it has its name: a kill must not leave a file that is not ours
+
+
+def check_target(path: Path, *, overwrite: bool) -> None:
+    """An error if `path` holds what we did not write, or what was changed since."""
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {path.parent}; make it first")
+    if path.exists() and not path.is_file():
+        raise ConfigError(f"{path}: is not a file; name one, or leave out -o to print")
+    if overwrite or not path.exists() or not path.stat().st_size or _record(path).exists():
+        return
+    raise ConfigError(f"{path}: is there and not as starc wrote it; --overwrite replaces it")
+
+
+def remember(path: Path) -> None:
+    """Know this content as ours from now on."""
+    try:
+        record = _record(path)
+        make_folder(record.parent)
+        record.touch()
+    except OSError as error:
+        log.warning("%s: not known as ours next time (%s)", path.name, error.strerror)
+
+
+def _record(path: Path) -> Path:
+    """The empty file that says: this content was written by us."""
+    return cache_folder("written") / fingerprint(path)

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple, get_args
 from starc.errors import ConfigError, StarcError
 from starc.files.annotations import prediction_file
 from starc.files.atomic import sweep
-from starc.files.cache import fingerprint
-from starc.files.written import write_text
+from starc.files.cache import fingerprint, write_text
 from starc.inference.jobs import Job, Manifest, ManifestRow
 from starc.inference.pipeline import Captioner, ReadVideo
+from starc.media.container import MediaLimits
 from starc.output import formats
 from starc.output.formats import Mode
 from starc.types import Captioned
@@ -58,6 +58,8 @@ class Output:
     """Replace files that we did not write."""
     min_confidence: float = 0.0
     """Events that are less sure are left out."""
+    limits: MediaLimits = field(default_factory=MediaLimits)
+    """Of a video that is copied with its chapters."""
 
     def __post_init__(self) -> None:
         if self.mode not in (None, *get_args(Mode)):
@@ -92,6 +94,7 @@ class Output:
                     granularity=self.granularity,
                     source=job.video,
                     overwrite=self.overwrite,
+                    limits=self.limits,
                 )
             except StarcError as error:
                 left_out.append(format)

@@ -1,6 +1,13 @@
 """The models of a captioner, and what they make of one video: features, then captions.
 
 Loaded when they are first needed; pipeline.py knows what has been made before.
+
+Is this a video of the model's kind? Frames are as far as the mean square of their image features,
+standardised by those of training: 1 is an ordinary training frame. Speech is as near as its
+sentences are to their nearest captions, at the upper quartile: a quarter of what is said about
+cooking names food or tools, chatter or not. Either is enough. Each model folder says which values
+it speaks up to unasked (`inputs.familiar_frames`, `inputs.familiar_speech`);
+benchmarks/familiarity.py prints the distributions.
 """
 
 from __future__ import annotations
@@ -9,7 +16,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,20 +32,21 @@ from starc.errors import VideoError
 from starc.files import cache
 from starc.files.atomic import replacing
 from starc.inference import long_videos
-from starc.inference.familiarity import why_unfamiliar
 from starc.inference.predict import Prediction, VideoInputs, predict
 from starc.media.encoders import ImageEncoder, load_image_encoder
 from starc.media.features import FrameFeatures, extract
 from starc.media.speech import printable_name, sound_only
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
+from starc.model.joint_space import JointSpace
 from starc.retrieval.datastore import open_datastore
-from starc.types import Captioned, Event, Frame
+from starc.types import Captioned, Frame, Sentence
 
 if TYPE_CHECKING:
     from starc.inference.pipeline import OnProgress, Options, ReadVideo
 
 log = logging.getLogger("starc")
+QUANTILE = 0.75
 
 
 @dataclass(eq=False)
@@ -144,7 +152,7 @@ class Models:
                 )  # fmt: skip
             unfamiliar = why_unfamiliar(self.loaded, one.features.features_TD, one.speech.sentences)
             provenance = self._provenance(prediction, one, search)
-            captioned = Captioned(
+            yield Captioned(
                 video=printable_name(one.video),
                 duration=one.features.duration,
                 events=prediction.events,
@@ -154,7 +162,6 @@ class Models:
                 segments=prediction.segments,
                 provenance=provenance | ({"unfamiliar": unfamiliar} if unfamiliar else {}),
             )
-            yield _of_one_picture(captioned) if one.features.frames == 1 else captioned
 
     def _features(self, one: ReadVideo) -> Tensor:
         """Features of the frames; those of a sound file are made of its speech, else zero."""
@@ -211,14 +218,6 @@ def _of_sound(seconds: float) -> FrameFeatures:
     return FrameFeatures(torch.zeros(frames, 0), times_T, duration=seconds or 1.0, frames=frames)
 
 
-def _of_one_picture(captioned: Captioned) -> Captioned:
-    """The surest event, all along: parts of a single picture cannot be told apart in time."""
-    best: Event | None
-    best = max(captioned.events, key=lambda event: event.confidence or 0.0, default=None)
-    whole = () if best is None else (replace(best, start=0.0, end=captioned.duration),)
-    return replace(captioned, events=whole)
-
-
 def _read_features(entry: Path) -> FrameFeatures | None:
     try:
         kept = safetensors.load(entry.read_bytes())
@@ -242,3 +241,40 @@ def _write_features(entry: Path, features: FrameFeatures) -> None:
             file.write(safetensors.save(tensors))
     except OSError as error:
         log.warning("%s: nothing is cached (%s)", entry.parent, error.strerror)
+
+
+def frame_distance(joint: JointSpace, image_TI: Tensor) -> float | None:
+    """How far the frames of a video (the median one) are from those of training."""
+    if not len(image_TI) or image_TI.shape[1] != len(joint.mean_I):
+        return None
+    standard_TI = (image_TI - joint.mean_I) / joint.deviation_I
+    return float(standard_TI.square().mean(1).median())
+
+
+def speech_likeness(loaded: Loaded, sentences: Sequence[Sentence]) -> float | None:
+    """How near what is said comes to the captions of the datastore, 0 to 1."""
+    if loaded.joint is None or loaded.store is None or not len(loaded.store) or not sentences:
+        return None
+    query_ND = torch.stack([loaded.joint.words(sentence.text) for sentence in sentences])
+    query_ND = query_ND[query_ND.any(1)]
+    if not len(query_ND):
+        return None
+    nearest_N = loaded.store.search(query_ND, k=1).score_SR[:, 0]
+    return float(nearest_N.float().quantile(QUANTILE))
+
+
+def why_unfamiliar(loaded: Loaded, image_TI: Tensor, sentences: Sequence[Sentence]) -> str | None:
+    """What tells this video from the model's kind; None if nothing does, or nobody can tell."""
+    joint, inputs = loaded.joint, loaded.config.inputs
+    if joint is None:
+        return None
+    reasons = []
+    if inputs.familiar_frames and (far := frame_distance(joint, image_TI)) is not None:
+        if far <= inputs.familiar_frames:
+            return None
+        reasons.append(f"frames {far:.2f} away, at most {inputs.familiar_frames:.2f}")
+    if inputs.familiar_speech and (near := speech_likeness(loaded, sentences)) is not None:
+        if near >= inputs.familiar_speech:
+            return None
+        reasons.append(f"speech {near:.2f} like, at least {inputs.familiar_speech:.2f}")
+    return "; ".join(reasons) or None

@@ -348,9 +348,9 @@ class Captioner:
         hears of those that cannot be captioned; without it the first one raises.
         """
         given = [videos] if isinstance(videos, str | Path) else videos
-        found = [video for video, _ in find_videos([Path(one) for one in given])]
-        for n, video in enumerate(found):
-            on_progress("videos", n, len(found))
+        paths = [video for video, _ in find_videos([Path(one) for one in given])]
+        for n, video in enumerate(paths):
+            on_progress("videos", n, len(paths))
             try:
                 captioned = self.caption(video, on_progress=on_progress)
             except StarcError as error:
@@ -359,7 +359,7 @@ class Captioner:
                 on_error(video, error)
             else:
                 yield captioned
-        on_progress("videos", len(found), len(found))
+        on_progress("videos", len(paths), len(paths))
 
     def caption_read(
         self, videos: Sequence[ReadVideo], on_step: Callable[[], None] = lambda: None

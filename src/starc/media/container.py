@@ -152,8 +152,8 @@ def video_stream(path: Path, container: InputContainer) -> VideoStream:
     candidates = [s for s in container.streams.video if not s.disposition & cover]
     if not candidates:
         kinds = ["cover picture" if s.type == "video" else s.type for s in container.streams]
-        found = ", ".join(dict.fromkeys(kinds)) or "nothing"
-        raise VideoError(f"{path}: no video stream (found: {found}); is this an audio file?")
+        held = ", ".join(dict.fromkeys(kinds)) or "nothing"
+        raise VideoError(f"{path}: no video stream (found: {held}); is this an audio file?")
     candidates = [stream for stream in candidates if stream.codec_context]
     if not candidates:
         raise VideoError(f"{path}: video of an unknown kind; convert it to H.264 in mp4")

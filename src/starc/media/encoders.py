@@ -31,7 +31,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from starc.errors import CheckpointError, MissingExtra
-from starc.files.hub import hub_is_away
+from starc.files.cache import hub_is_away
 from starc.media.processor import kept_memory
 from starc.types import Frame
 
@@ -337,12 +337,12 @@ def _is_fused() -> bool:
     x_BCHW, weight = x_BCHW.bfloat16(), weight.bfloat16()
     shape = ((0, 0), (1, 1), (1, 1), 1)
     try:
-        found = torch.ops.mkldnn._convolution_pointwise(
+        fused_BCHW = torch.ops.mkldnn._convolution_pointwise(
             x_BCHW, weight, torch.zeros(8), *shape, *RELU6, ""
         )
     except (AttributeError, RuntimeError, TypeError):  # another torch, or one without oneDNN
         return False
-    return torch.equal(found, F.relu6(x_BCHW))
+    return torch.equal(fused_BCHW, F.relu6(x_BCHW))
 
 
 _CONVOLUTIONS = {

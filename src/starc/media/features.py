@@ -327,10 +327,10 @@ class FeatureStore(Mapping[str, Tensor]):
 
     def _tensor(self, name: str) -> Tensor:
         try:
-            found = self._read(self._entries[name])
-            if found.layout != torch.strided or found.is_quantized or found.is_complex():
-                raise ValueError(f"{found.layout}, {found.dtype}: not a plain array of numbers")
-            return found
+            tensor = self._read(self._entries[name])
+            if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_complex():
+                raise ValueError(f"{tensor.layout}, {tensor.dtype}: not a plain array of numbers")
+            return tensor
         except BROKEN as error:
             raise VideoError(
                 f"{self.path}: {name}: cannot be read ({_short(error)}); extract it again"

@@ -188,11 +188,14 @@ def transcribe_all(
             began = time.monotonic()
             try:
                 if name not in spoken:
-                    found = transcribe(path, engine=engine, language=language, model=model)
-                    columns = zip(*((s.start, s.end, s.text) for s in found.sentences), strict=True)
-                    start, end, text = columns if found.sentences else ([], [], [])
-                    spoken[name] = {"start": start, "end": end, "text": text}
-                    spoken[name]["source"] = found.provenance
+                    transcript = transcribe(path, engine=engine, language=language, model=model)
+                    sentences = transcript.sentences
+                    spoken[name] = {
+                        "start": [sentence.start for sentence in sentences],
+                        "end": [sentence.end for sentence in sentences],
+                        "text": [sentence.text for sentence in sentences],
+                        "source": transcript.provenance,
+                    }
                 yield path, str(spoken[name]["source"])
             except (VideoError, SpeechError) as error:
                 yield path, error
@@ -261,8 +264,8 @@ def _sidecar(path: Path, language: str | None, *, strict: bool, warn: bool) -> T
             raise
         log.log(logging.WARNING if warn else logging.DEBUG, "%s", error)
         return None
-    found = bool(sentences) or strict
-    return Transcript(tuple(sentences), f"subtitles {printable_name(sidecar)}") if found else None
+    usable = bool(sentences) or strict
+    return Transcript(tuple(sentences), f"subtitles {printable_name(sidecar)}") if usable else None
 
 
 def _cached(

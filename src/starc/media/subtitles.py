@@ -100,7 +100,7 @@ def read_transcripts(path: Path) -> dict[str, list[Sentence]]:
 
 def _by_video(folder: Path) -> dict[str, Path]:
     """The speech file of each video: name.json before name.srt, name.srt before name.en.srt."""
-    found: dict[str, list[tuple[bool, int, str, Path]]] = {}
+    ranked: dict[str, list[tuple[bool, int, str, Path]]] = {}
     for path in folder.iterdir():
         kind, stem = path.suffix.lower(), path.name.removesuffix(path.suffix)
         if kind in FOLDER_SUFFIXES and path.is_file() and not path.name.startswith("."):
@@ -108,10 +108,10 @@ def _by_video(folder: Path) -> dict[str, Path]:
             if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z]+)?", language) or not name:
                 name, language = stem, ""
             rank = language not in ("", "en"), FOLDER_SUFFIXES.index(kind), language, path
-            found.setdefault(video_id(name), []).append(rank)
-    if not found:
+            ranked.setdefault(video_id(name), []).append(rank)
+    if not ranked:
         raise SpeechError(f"{folder}: no speech files in it ({', '.join(FOLDER_SUFFIXES)})")
-    return {video: min(files)[-1] for video, files in sorted(found.items())}
+    return {video: min(files)[-1] for video, files in sorted(ranked.items())}
 
 
 def find_sidecar(video: Path, *, language: str | None = None) -> Path | None:

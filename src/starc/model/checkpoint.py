@@ -376,10 +376,10 @@ def check_tokenizer(tokenizer: Tokenizer, config: Config, where: str) -> None:
             f"{vocabulary.text_tokens}; give the model's own, or set t5.text_vocabulary"
         )
     for id_, name in wanted.items():
-        found = words.get(id_, name if id_ in sentinels else None)
-        if found != name:
+        token = words.get(id_, name if id_ in sentinels else None)
+        if token != name:
             raise CheckpointError(
-                f"{where}: not a tokenizer of this T5: id {id_} is {found!r}, not {name!r}; "
+                f"{where}: not a tokenizer of this T5: id {id_} is {token!r}, not {name!r}; "
                 "give the tokenizer.json that belongs to the model"
             )
 
@@ -404,14 +404,14 @@ class _NoInitialValues(TorchFunctionMode):
 
 
 def _require_same(
-    where: str, wanted: Mapping[str, Tensor], found: Mapping[str, tuple[int, ...]]
+    where: str, wanted: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    missing = [name for name in wanted if name not in found]
-    extra = [name for name in found if name not in wanted]
+    missing = [name for name in wanted if name not in shapes]
+    extra = [name for name in shapes if name not in wanted]
     other = [
-        f"{name} {found[name]} for {tuple(wanted[name].shape)}"
+        f"{name} {shapes[name]} for {tuple(wanted[name].shape)}"
         for name in wanted
-        if name in found and found[name] != wanted[name].shape
+        if name in shapes and shapes[name] != wanted[name].shape
     ]
     lists = (("missing", missing), ("extra", extra), ("of another shape", other))
     if problems := [f"{kind} {_listed(names)}" for kind, names in lists if names]:

@@ -5,13 +5,14 @@ This is what a cached answer is found by, so nothing here opens weights or impor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from starc.config import MODEL_VERSION, Config, from_dict
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover
-from starc.files.hub import hub_is_away
+from starc.files.cache import hub_is_away
 from starc.files.reading import parse_json
 
 MARK = "starc_model"
@@ -38,16 +39,20 @@ def find(folder_or_hub_id: Path | str) -> Path:
         return folder
     if isinstance(folder_or_hub_id, Path) or name.count("/") != 1 or name[0] in "./~":
         raise CheckpointError(f"{name}: no such folder; give a model folder or a hub id owner/name")
+    return hub_copy(name, [*FILES, f"{DATASTORE}/*"])
+
+
+def hub_copy(name: str, wanted: Sequence[str], *, prefix: str = "") -> Path:
+    """The files `wanted` of a hub id, fetched into the hub's cache if need be."""
     from huggingface_hub import snapshot_download
 
     away = hub_is_away()
-    wanted = [*FILES, f"{DATASTORE}/*"]
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted, local_files_only=away))
+        return Path(snapshot_download(name, allow_patterns=list(wanted), local_files_only=away))
     except Exception as error:  # offline, unknown, private: the hub has many classes for them
         said = str(error).split("\n")[0]
         reason = "the hub does not answer; is there a network?" if away else f"the hub says: {said}"
-        raise CheckpointError(f"{name}: not a folder, and {reason}") from None
+        raise CheckpointError(f"{prefix}{name}: not a folder, and {reason}") from None
 
 
 def read_config(folder: Path) -> Config:

@@ -84,12 +84,12 @@ def resized(config: Config, state: Mapping[str, Tensor], written: Mapping[str, A
     bins = int(written.get("num_bins", 100))
     inner = _tensor(state, "t5.encoder.block.0.layer.0.SelfAttention.q.weight").shape[0]
     bias = _tensor(state, "t5.encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight")
-    found = state.get("retrieved_projection.weight", position_1TD)
+    projection = state.get("retrieved_projection.weight", position_1TD)
     dense = "t5.encoder.block.0.layer.1.DenseReluDense"
     gated = f"{dense}.wi_0.weight" in state  # from t5-v1_1-base
     temporal = dataclasses.replace(
         config.temporal,
-        features=found.shape[-1],
+        features=projection.shape[-1],
         positions=position_1TD.shape[1],
         depth=_count(state, r"temporal\.blocks\.(\d+)\."),
         heads=int(written.get("heads", written.get("vit_heads", position_1TD.shape[2] // 64 or 1))),

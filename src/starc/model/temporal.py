@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from starc.config import TemporalConfig
 
 
-class Block(nn.Module):
+class TemporalBlock(nn.Module):
     """x + attention(norm(x)), then x + feed-forward(norm(x)).
 
     Attention has several heads and one matrix for query, key and value.
@@ -56,7 +56,7 @@ class TemporalEncoder(nn.Module):
         self.recompute = recompute
         self.position_1TD = nn.Parameter(torch.empty(1, config.positions, width))
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(width, config) for _ in range(config.depth))
+        self.blocks = nn.ModuleList(TemporalBlock(width, config) for _ in range(config.depth))
         self.norm = nn.LayerNorm(width, eps=1e-5)
         nn.init.trunc_normal_(self.position_1TD, std=0.02)
         for module in self.modules():

@@ -48,8 +48,8 @@ class Problem:
             "mask_BT": (videos, frames),
         }
         for name, shape in wanted.items():
-            if (found := tuple(getattr(self, name).shape)) != shape:
-                raise ValueError(f"{name} must be {shape}, got {found}")
+            if (got := tuple(getattr(self, name).shape)) != shape:
+                raise ValueError(f"{name} must be {shape}, got {got}")
 
 
 @dataclass(frozen=True, slots=True)

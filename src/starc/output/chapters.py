@@ -4,6 +4,10 @@ Events may overlap and leave gaps; chapters follow one another from the first se
 `chapters` chooses events that can be chapters, `regroup` joins neighbours until there are about
 `granularity` times as many, and `for_youtube` repairs what YouTube would refuse. A chapter is
 an `Event` whose end is the next one's start. Nothing here knows a model, nor says more than it did.
+
+Below stands how times and captions are spelt in the files we write. Times are rounded to
+milliseconds once, so all formats agree; where fewer digits are shown the rest is cut off, as
+`viewer/static/times.js` does.
 """
 
 from __future__ import annotations
@@ -11,12 +15,12 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from starc.errors import VideoError
-from starc.output.timecodes import one_line, span_ms
 from starc.types import Captioned, Event
 
 INTRODUCTION = "Introduction"
@@ -213,3 +217,31 @@ def _long_enough(marks: list[Mark], duration: float) -> list[Mark]:
         first = min(n, other)
         marks[first : first + 2] = [(marks[first][0], marks[other][1])]
     return marks
+
+
+def one_line(text: str) -> str:
+    """One line of printable text: runs of white space become a space, control characters go.
+
+    A caption may hold anything: line breaks, control characters, half a surrogate.
+    """
+    text = " ".join(text.split())
+    return "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cs")).strip()
+
+
+def span_ms(start: float, end: float) -> tuple[int, int]:
+    """Start and end in milliseconds, never an empty span: readers drop those."""
+    first = round(start * 1000)
+    return first, max(round(end * 1000), first + 1)
+
+
+def stamp(time_ms: int, *, point: str = ".") -> str:
+    """01:02:03.004, as WebVTT writes it; SRT has a comma for the point."""
+    seconds, rest = divmod(time_ms, 1000)
+    return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{point}{rest:03}"
+
+
+def clock(seconds: float) -> str:
+    """02:03, or 1:02:03 from the first hour on; fractions are cut off."""
+    whole = round(seconds * 1000) // 1000
+    hours, minutes = whole // 3600, whole // 60 % 60
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes:02}:{whole % 60:02}"

@@ -24,12 +24,12 @@ from urllib.parse import quote
 
 from starc.errors import ConfigError, VideoError
 from starc.files.annotations import prediction_file
-from starc.files.cache import content_name
-from starc.files.written import check_target, remember, write_text
+from starc.files.cache import check_target, content_name, remember, write_text
+from starc.media.container import MediaLimits
 from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
 from starc.output import chapters, html, mp4
-from starc.output.timecodes import clock, one_line, span_ms, stamp
+from starc.output.chapters import clock, one_line, span_ms, stamp
 from starc.types import Captioned
 
 Mode = Literal["events", "chapters"]
@@ -89,12 +89,13 @@ def write(
     granularity: float = 1.0,
     source: str | Path | None = None,
     overwrite: bool = False,
+    limits: MediaLimits | None = None,
 ) -> tuple[str, ...]:
     """Write one file; returns notes on what had to be repaired or left out.
 
     `source` is the video itself: chapters go into a copy of it, an HTML page plays it, and our
     JSON says where it lies and what it holds, so that `starc view` finds it. A file that
-    we did not write is replaced only with `overwrite`.
+    we did not write is replaced only with `overwrite`; `limits` are those of the video.
     """
     path, source = Path(path), None if source is None else Path(source)
     format = check_format(format or infer(path), mode, path)
@@ -102,7 +103,8 @@ def write(
         if source is None:
             raise ValueError("chapters in a video need `source`, the video itself")
         check_target(path, overwrite=overwrite)
-        notes = mp4.embed_chapters(source, path, chapters.chapters(captioned, granularity))
+        chosen = chapters.chapters(captioned, granularity)
+        notes = mp4.embed_chapters(source, path, chosen, limits=limits)
         remember(path)
         return (*notes, *_too_fine(captioned, granularity))
     if format == "json" and source is not None:

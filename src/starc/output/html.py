@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from starc.output.timecodes import clock, one_line
+from starc.output.chapters import clock, one_line
 from starc.types import Captioned, Event, Segment
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"

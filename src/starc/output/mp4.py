@@ -19,7 +19,7 @@ from av.stream import Disposition, Stream
 from starc.errors import VideoError
 from starc.files.atomic import replacing
 from starc.media.container import MediaLimits, open_container
-from starc.output.timecodes import one_line, span_ms
+from starc.output.chapters import one_line, span_ms
 from starc.types import Event
 
 if TYPE_CHECKING:

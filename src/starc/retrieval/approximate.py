@@ -1,10 +1,10 @@
 """Datastores whose index may miss a caption: very large ones (faiss), shared ones (Qdrant).
 
-FaissStore (extra `faiss`) is for many millions of captions: an inverted file (`ivf`) or a graph
-(`hnsw`) over a CaptionStore. QdrantStore (extra `qdrant`) is a collection that several machines
-share, on a server or in a folder (or ":memory:") of Qdrant's embedded mode; a datastore folder of
-this kind holds the address alone. An index only proposes captions: scores and order are computed
-here, exactly. What may be missed is measured against exact search: `recall`.
+FaissStore (extra `faiss`) is for many millions of captions: an inverted file over a CaptionStore.
+QdrantStore (extra `qdrant`) is a collection that several machines share, on a server or in a folder
+(or ":memory:") of Qdrant's embedded mode; a datastore folder of this kind holds the address alone.
+An index only proposes captions: scores and order are computed here, exactly. What may be missed is
+measured against exact search: `recall`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import asdict
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,7 +74,7 @@ _qdrant = partial(_imported, "qdrant_client", "qdrant")
 
 
 class FaissStore(Datastore):
-    """A datastore searched through a faiss index."""
+    """A datastore searched through an inverted file of faiss."""
 
     recall: Recall
     """Measured when the index was made."""
@@ -83,37 +83,25 @@ class FaissStore(Datastore):
         self,
         store: CaptionStore,
         *,
-        index: Literal["ivf", "hnsw"] = "ivf",
         lists: int | None = None,
         effort: int | None = None,
-        queries_SD: Tensor | None = None,
-        k: int = 10,
     ) -> None:
-        """Index the captions and measure recall@k.
+        """Index the captions and measure recall@10.
 
         `lists` are the inverted lists (4√N by default), `effort` how many of them a query visits
-        (a sixteenth, at least 16) or, in a graph, how many candidates it follows (128). Recall is
-        measured with `queries_SD`, best real segments; else with `recall_queries`.
+        (a sixteenth, at least 16).
         """
         self._open(store)
-        inner_product = self.faiss.METRIC_INNER_PRODUCT
-        if index == "ivf":
-            lists = min(lists or max(1, int(4 * len(store) ** 0.5)), len(store))
-            quantiser = self.faiss.IndexFlatIP(self.width)
-            self._index = self.faiss.IndexIVFFlat(quantiser, self.width, lists, inner_product)
-            self._index.cp.min_points_per_centroid = 1
-            self._index.cp.max_points_per_centroid = _TRAINING
-            self._index.train(self.embedding_ND.numpy())
-            self.effort = min(effort or max(16, lists // 16), lists)
-        elif index == "hnsw":
-            self._index = self.faiss.IndexHNSWFlat(self.width, 32, inner_product)
-            self.effort = effort or 128
-        else:
-            raise ValueError(f"index must be ivf or hnsw, got {index!r}")
-        self.index: Literal["ivf", "hnsw"] = index
+        lists = min(lists or max(1, int(4 * len(store) ** 0.5)), len(store))
+        quantiser, kind = self.faiss.IndexFlatIP(self.width), self.faiss.METRIC_INNER_PRODUCT
+        self._index = self.faiss.IndexIVFFlat(quantiser, self.width, lists, kind)
+        self._index.cp.min_points_per_centroid = 1
+        self._index.cp.max_points_per_centroid = _TRAINING
+        self._index.train(self.embedding_ND.numpy())
         self._index.add(self.embedding_ND.numpy())
-        query_SD = recall_queries(self, 200) if queries_SD is None else queries_SD
-        self.recall = measure_recall(self.search(query_SD, k=k), self.store.search(query_SD, k=k))
+        self.effort = min(effort or max(16, lists // 16), lists)
+        query_SD = recall_queries(self, 200)
+        self.recall = measure_recall(self.search(query_SD, k=10), self.store.search(query_SD, k=10))
 
     def _open(self, store: CaptionStore) -> None:
         self.faiss = _imported("faiss", "faiss")
@@ -131,7 +119,9 @@ class FaissStore(Datastore):
         store._digest = stored.digest
         try:
             store._index = store.faiss.read_index(str(Path(folder) / _INDEX))
-            store.index, store.effort = stored.facts["index"], int(stored.facts["effort"])
+            if stored.facts["index"] != "ivf":
+                raise ValueError(f"index {stored.facts['index']!r}; build it again")
+            store.effort = int(stored.facts["effort"])
             store.recall = Recall(**stored.facts["recall"])
         except (RuntimeError, KeyError, TypeError, ValueError) as error:
             reason = str(error).split("\n")[0][:80]
@@ -143,8 +133,8 @@ class FaissStore(Datastore):
         return {
             **self.store.facts,
             "kind": "faiss",
-            "index": self.index,
-            "lists": getattr(self._index, "nlist", None),
+            "index": "ivf",
+            "lists": self._index.nlist,
             "effort": self.effort,
             "recall": asdict(self.recall),
         }
@@ -155,7 +145,7 @@ class FaissStore(Datastore):
 
     def rebuilt(self, store: CaptionStore) -> FaissStore:
         """The same kind of index over other captions, of the size that is usual for them."""
-        return FaissStore(store, index=self.index)
+        return FaissStore(store)
 
     def nearest(self, query_SD: Tensor, k: int, videos: Sequence[str | None]) -> NearestCaptions:
         """About the `k` captions of largest cosine to each query: see `recall`.
@@ -180,11 +170,7 @@ class FaissStore(Datastore):
         if hidden is not None:
             batch = self.faiss.IDSelectorBatch(hidden.numpy())
             options["sel"] = self.faiss.IDSelectorNot(batch)
-        if self.index == "ivf":
-            parameters = self.faiss.SearchParametersIVF(nprobe=self.effort, **options)
-        else:
-            effort = max(self.effort, 2 * k)
-            parameters = self.faiss.SearchParametersHNSW(efSearch=effort, **options)
+        parameters = self.faiss.SearchParametersIVF(nprobe=self.effort, **options)
         _, index_SR = self._index.search(query_SD.numpy(), k, params=parameters)
         return torch.from_numpy(index_SR)
 

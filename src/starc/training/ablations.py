@@ -25,8 +25,7 @@ from starc.errors import ConfigError, StarcError
 from starc.files.atomic import replacing
 from starc.retrieval.captions import FACTS, read_facts
 from starc.retrieval.datastore import open_datastore
-from starc.retrieval.hierarchy import MEDOIDS, HierarchicalStore
-from starc.retrieval.summaries import HICM2
+from starc.retrieval.hierarchy import HICM2, MEDOIDS, HierarchicalStore
 from starc.training.run import METRICS, RECIPE, wait_until_free
 from starc.training.tables import Ablation, Row
 
@@ -99,29 +98,29 @@ def run_rows(
     results = []
     for row in ablation.rows:
         problems = [waiting[row.name, seed].result() for seed in seeds]
-        found = [
+        metrics = [
             best(folder / f"{slug(row.name)}-seed{seed}")
             for seed, problem in zip(seeds, problems, strict=True)
             if problem is None
         ]
         shown = with_own_figures(row, datastores.get(row.datastore or ""))
-        results.append(Result(shown, tuple(found), next((p for p in problems if p), None)))
+        results.append(Result(shown, tuple(metrics), next((p for p in problems if p), None)))
     return results
 
 
 def named_datastores(ablation: Ablation, pairs: Sequence[str]) -> dict[str, Path]:
     """`coco=FOLDER` as a datastore by its name in the table; `hierarchical` alone is built."""
     names = [row.datastore for row in ablation.rows if row.datastore]
-    found = {}
+    folders = {}
     for name, _, folder in (pair.partition("=") for pair in pairs):
         if name not in names:
             hint = suggest(name, names) if names else "no row of this table has its own"
             raise ConfigError(f"--with {name}: unknown datastore; {hint}")
         if folder:
-            found[name] = Path(folder)
+            folders[name] = Path(folder)
         elif name != HIERARCHICAL:
             raise ConfigError(f"--with {name}: a folder is missing; write --with {name}=FOLDER")
-    return found
+    return folders
 
 
 def with_hierarchy(

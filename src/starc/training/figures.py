@@ -14,21 +14,19 @@ from starc.errors import ConfigError, MissingExtra
 from starc.evaluation import score
 from starc.files.atomic import replacing
 from starc.model.checkpoint import Loaded
-from starc.training.analysis import (
+from starc.training.dataset import Videos, usable_events
+from starc.training.evaluate import (
     INDICATORS,
     VideoAnalysis,
     analyse,
-    correlation,
-    retrieving_segments,
-    segment_quality,
-)
-from starc.training.dataset import Videos, usable_events
-from starc.training.evaluate import (
     area_under_curve,
     as_annotations,
     caption_videos,
+    correlation,
     headline_scores,
     open_model,
+    retrieving_segments,
+    segment_quality,
 )
 from starc.training.tables import Ablation
 from starc.types import Event

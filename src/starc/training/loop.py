@@ -92,15 +92,15 @@ def accelerator(config: TrainConfig) -> Any:
     made, world = _accelerate().Accelerator, int(os.environ.get("WORLD_SIZE", "1"))
     on_cpu = world > 1 and not torch.accelerator.is_available()
     try:
-        found = made(mixed_precision=_PRECISION[config.precision], cpu=on_cpu)
+        chosen = made(mixed_precision=_PRECISION[config.precision], cpu=on_cpu)
     except ValueError as error:  # such as float16 without a GPU
         raise ConfigError(f"train.precision={config.precision}: {error}") from None
-    if found.num_processes != world:
+    if chosen.num_processes != world:
         raise ConfigError(
-            f"WORLD_SIZE: {world} processes were started, but {found.num_processes} would train "
+            f"WORLD_SIZE: {world} processes were started, but {chosen.num_processes} would train "
             "together; start them with accelerate launch -m starc train …"
         )
-    return found
+    return chosen
 
 
 class Training:

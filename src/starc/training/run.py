@@ -174,10 +174,10 @@ class RunFolder:
         if folder is None:
             return None
         try:
-            found: dict[str, Any] = torch.load(folder / STATE, weights_only=True)
+            state: dict[str, Any] = torch.load(folder / STATE, weights_only=True)
         except Exception as error:
             raise CheckpointError(f"{folder / STATE}: cannot be read ({error})") from None
-        return found
+        return state
 
     def _link(self, name: str, target: Path) -> None:
         fresh = self.folder / f".{name}.part"

@@ -16,7 +16,7 @@ import torch
 from starc.config import with_sizes_of
 from starc.errors import AnnotationError, CheckpointError, ConfigError, DatastoreError
 from starc.files import cache
-from starc.model import checkpoint, plain_llama, plain_t5
+from starc.model import checkpoint, language_models
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Collator
 from starc.model.starc import STaRC
@@ -94,13 +94,10 @@ def run_training(
 def _start(origin: Path, recipe: Recipe, files: Files) -> Loaded:
     """The model, or the plain language model, that a training starts from."""
     torch.manual_seed(recipe.train.seed)
-    if str(origin).startswith(plain_llama.PREFIX):
-        return plain_llama.load(str(origin).removeprefix(plain_llama.PREFIX), recipe.model)
-    if not str(origin).startswith(plain_t5.PREFIX):
+    if not str(origin).startswith(language_models.PREFIXES):
         return checkpoint.load(origin, device="cpu")
     tokenizer = checkpoint.read_tokenizer(files.tokenizer) if files.tokenizer else None
-    name = str(origin).removeprefix(plain_t5.PREFIX)
-    return plain_t5.load(name, recipe.model, tokenizer)
+    return language_models.load(str(origin), recipe.model, tokenizer)
 
 
 def _prepared(
@@ -167,7 +164,7 @@ def _origin(name: str, recipe: Recipe, start: Loaded | None, model: STaRC) -> st
     theirs = start.model.state_dict()
     fresh = list(dict.fromkeys(weight.split(".")[0] for weight in ours if weight not in theirs))
     unused = list(dict.fromkeys(weight.split(".")[0] for weight in theirs if weight not in ours))
-    if str(start.folder).startswith((plain_t5.PREFIX, plain_llama.PREFIX)):
+    if str(start.folder).startswith(language_models.PREFIXES):
         fresh.append("time tokens")
     if start.writer is not None:
         unused.append("caption writer, span head (what is trained speaks itself)")
@@ -226,7 +223,8 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _content(value: Path | str) -> str:
-    path = Path(str(value).removeprefix(plain_t5.PREFIX).removeprefix(plain_llama.PREFIX))
+    t5, llama = language_models.PREFIXES
+    path = Path(str(value).removeprefix(t5).removeprefix(llama))
     return _digest(path) if isinstance(value, Path) and path.exists() else str(value)
 
 

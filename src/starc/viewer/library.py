@@ -205,12 +205,12 @@ class Library:
                 if path not in taken
             ]
             saved = {place: vs for one in listings.values() for place, vs in one.edits.items()}
-            found = [
+            listed = [
                 self._item(root, saved, pair)
                 for root, pair in pairs
                 if root.is_dir() or root in (pair.record, pair.video)
             ]
-            self._items = items = {item.id: item for item in found}
+            self._items = items = {item.id: item for item in listed}
             return sorted(items.values(), key=lambda item: (item.summary.title.lower(), item.id))
 
     def find(self, id: str) -> Item | None:

@@ -29,10 +29,8 @@ from starc.viewer import library as videos
 from starc.viewer.comparison import Comparison
 from starc.viewer.jobs import CaptionJob, JobQueue, receive_upload
 from starc.viewer.library import Item, Library
-from starc.viewer.previews import Previews
+from starc.viewer.previews import Previews, peaks, thumbnail
 from starc.viewer.security import display_name, disposition, sniff_file
-from starc.viewer.thumbnails import thumbnail
-from starc.viewer.waveforms import peaks
 
 MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",

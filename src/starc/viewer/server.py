@@ -8,6 +8,8 @@ the viewer knows nothing of the model.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import logging
 import secrets
 import socket
@@ -24,8 +26,10 @@ import h11
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from starc.errors import ConfigError, StarcError
@@ -33,7 +37,6 @@ from starc.viewer.comparison import Comparison
 from starc.viewer.edits import EXPORTS, Export
 from starc.viewer.jobs import Caption, JobQueue
 from starc.viewer.library import Library
-from starc.viewer.packing import Packed
 from starc.viewer.previews import Previews
 from starc.viewer.routes import ROUTES, SafeJson, Viewer, static_file
 from starc.viewer.security import Guard, is_loopback, without_folders
@@ -48,6 +51,10 @@ PATIENCE = 15.0
 SLOWEST = 15_000
 """Bytes that the body of a request must bring from look to look."""
 MOST_CONNECTIONS = 200
+SMALLEST = 1_000
+"""Bytes below which packing costs more than it saves."""
+TEXT = ("application/json", "text/html", "text/css", "text/javascript", "image/svg+xml")
+TAGGED = (*TEXT, "image/jpeg")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +67,57 @@ class ServerLimits:
     """Videos in the queue."""
     workers: int = 1
     """Videos captioned at the same time."""
+
+
+class Packed:
+    """Answers in fewer bytes: gzip for text, nothing at all for what the browser has already.
+
+    Only whole answers of text or pictures pass through; videos and events are sent as they come.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "GET":
+            await self.app(scope, receive, send)
+            return
+        asked = Headers(scope=scope)
+        held: list[Message] = []
+
+        async def send_packed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kind = Headers(raw=message["headers"]).get("content-type", "").partition(";")[0]
+                if message["status"] == 200 and kind in TAGGED:
+                    held.append(message)
+                    return
+            elif held:
+                start = held.pop()
+                if not message.get("more_body", False):
+                    start, message = _packed(start, message, asked)
+                await send(start)
+            await send(message)
+
+        await self.app(scope, receive, send_packed)
+
+
+def _packed(start: Message, message: Message, asked: Headers) -> tuple[Message, Message]:
+    """The two messages of a whole answer, as short as they may be."""
+    headers, body = MutableHeaders(raw=start["headers"]), message.get("body", b"")
+    tag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    headers["ETag"] = tag
+    # Asked for again every time; what is on the disk of the browser is used only if it is the same.
+    headers.setdefault("Cache-Control", "private, no-cache")
+    headers.add_vary_header("Accept-Encoding")
+    if tag in [one.strip() for one in asked.get("if-none-match", "").split(",")]:
+        del headers["content-length"]
+        return {**start, "status": 304, "headers": headers.raw}, {**message, "body": b""}
+    text = headers.get("content-type", "").partition(";")[0] in TEXT
+    if text and len(body) >= SMALLEST and "gzip" in asked.get("accept-encoding", ""):
+        body = gzip.compress(body, 5)
+        headers["Content-Encoding"] = "gzip"
+        headers["Content-Length"] = str(len(body))
+    return {**start, "headers": headers.raw}, {**message, "body": body}
 
 
 def create_app(

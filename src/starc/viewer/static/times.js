@@ -1,4 +1,4 @@
-// Times: how they are shown, said, typed and rounded. The same rule as starc/output/timecodes.py:
+// Times: how they are shown, said, typed and rounded. The same rule as starc/output/chapters.py:
 // to the millisecond, then cut to the digits that are shown.
 
 /** 75.38 -> "1:15", and "1:15.3" with one digit; hours only where there are any. */

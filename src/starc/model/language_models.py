@@ -1,8 +1,11 @@
-"""A plain T5, from a folder or the hub, as the start of a training: `--init t5:google-t5/t5-base`.
+"""A plain language model as the start of a training: `--init t5:google-t5/t5-base`, `llama:FOLDER`.
 
-In: what transformers saves (config.json, model.safetensors or pytorch_model.bin, tokenizer.json),
-T5 v1.0 or v1.1. Out: its weights under our names. As in Vid2Seq the rows of its table beyond the
-tokenizer's ids go, and rows of time tokens come: random, as long on average as those of words.
+A T5 (v1.0 or v1.1) is what transformers saves, in a folder or on the hub: config.json,
+model.safetensors or pytorch_model.bin, tokenizer.json. As in Vid2Seq the rows of its table beyond
+the tokenizer's ids go, and rows of time tokens come: random, as long on average as those of words.
+A model of the Llama family is a folder of the hub or a GGUF file; its time tokens start from their
+digits, and `--set model.llama.lora=16` trains low-rank changes only. Out: the weights under our
+names, sizes as in the files; everything before the decoder is fresh.
 """
 
 from __future__ import annotations
@@ -19,32 +22,53 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from starc.config import Config, T5Config
+from starc.config import Config, LlamaConfig, T5Config
+from starc.decoder.llama import CausalDecoder
+from starc.decoder.pretrained import read_llama
 from starc.decoder.t5 import T5
 from starc.errors import CheckpointError
-from starc.files.hub import hub_is_away
 from starc.files.reading import parse_json
 from starc.model.checkpoint import Loaded, read_tokenizer
-from starc.model.folder import CONFIG, TOKENIZER, WEIGHTS
+from starc.model.folder import CONFIG, TOKENIZER, WEIGHTS, hub_copy
 from starc.model.starc import STaRC
 
-PREFIX = "t5:"
+PREFIXES = T5_PREFIX, LLAMA_PREFIX = "t5:", "llama:"
 PICKLED = "pytorch_model.bin"
 TIED = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 """Names that may repeat the table of embeddings."""
 
 
-class T5Alone(nn.Module):
-    """The part of a STaRC model that a plain T5 is."""
+class Alone(nn.Module):
+    """The part of a STaRC model that a plain language model is."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.t5 = T5(config.t5)
+        if config.llama is None:
+            self.t5 = T5(config.t5)
+        else:
+            self.causal = CausalDecoder(config.llama)
 
 
-def load(name: str, config: Config, tokenizer: Tokenizer | None = None) -> Loaded:
-    """The T5 of a folder or hub id, with `config` at its sizes; `tokenizer` if it has none."""
+def load(origin: str, config: Config, tokenizer: Tokenizer | None = None) -> Loaded:
+    """The model that `--init` names, with `config` at its sizes; `tokenizer` if a T5 has none."""
+    if origin.startswith(LLAMA_PREFIX):
+        model, tokenizer = _load_llama(origin.removeprefix(LLAMA_PREFIX), config)
+    else:
+        model, tokenizer = _load_t5(origin.removeprefix(T5_PREFIX), config, tokenizer)
+    return Loaded(cast(STaRC, model), tokenizer, None, Path(origin))
+
+
+def _load_llama(name: str, config: Config) -> tuple[Alone, Tokenizer]:
+    pretrained = read_llama(Path(name).expanduser())
+    sizes = replace(pretrained.config, bins=config.language_model.bins)
+    model, tokenizer = Alone(replace(_fitting(config, sizes), llama=sizes)), pretrained.tokenizer
+    model.causal.llama.load_state_dict(pretrained.state)
+    model.causal.start_times_from_digits(lambda text: tokenizer.encode(text).ids)
+    return model, tokenizer
+
+
+def _load_t5(name: str, config: Config, tokenizer: Tokenizer | None) -> tuple[Alone, Tokenizer]:
     folder = _folder(name)
     try:
         facts = parse_json((folder / CONFIG).read_text(encoding="utf-8"))
@@ -58,22 +82,26 @@ def load(name: str, config: Config, tokenizer: Tokenizer | None = None) -> Loade
         )
     words = [word for word in tokenizer.get_vocab() if not word.startswith("<time=")]
     sizes = _sizes(folder, facts, config.t5, len(words))
-    heads = config.temporal.heads
-    if sizes.width % heads:
-        heads = sizes.heads
-    config = replace(config, t5=sizes, temporal=replace(config.temporal, heads=heads))
-    model = T5Alone(config)
+    model = Alone(replace(_fitting(config, sizes), t5=sizes, llama=None))
     # transformers 5 says so; before it, embeddings that were tied had their outputs scaled.
     scaled = facts.get("scale_decoder_outputs", facts.get("tie_word_embeddings", True))
     _fill(folder, model.t5, _weights(folder), scaled=bool(scaled))
-    return Loaded(cast(STaRC, model), tokenizer, None, Path(f"{PREFIX}{name}"))
+    return model, tokenizer
+
+
+def _fitting(config: Config, sizes: T5Config | LlamaConfig) -> Config:
+    """With as many heads in the temporal encoder as divide the width."""
+    heads = config.temporal.heads
+    if sizes.width % heads:
+        heads = sizes.heads
+    return replace(config, temporal=replace(config.temporal, heads=heads))
 
 
 def _sizes(folder: Path, facts: Mapping[str, Any], wanted: T5Config, words: int) -> T5Config:
     if facts.get("model_type") != "t5":
         raise CheckpointError(f"{folder}: not a T5 (model_type {facts.get('model_type')!r})")
     try:
-        found = replace(
+        sizes = replace(
             wanted,
             width=facts["d_model"],
             head_width=facts["d_kv"],
@@ -91,7 +119,7 @@ def _sizes(folder: Path, facts: Mapping[str, Any], wanted: T5Config, words: int)
         raise CheckpointError(f"{folder / CONFIG}: no {error}; is this a T5's?") from None
     if rows < words:
         raise CheckpointError(f"{folder}: {rows} embeddings for a tokenizer of {words} words")
-    return found
+    return sizes
 
 
 def _weights(folder: Path) -> dict[str, Tensor]:
@@ -121,13 +149,13 @@ def _fill(folder: Path, t5: T5, state: dict[str, Tensor], *, scaled: bool) -> No
         raise CheckpointError(f"{folder}: an untied output layer without a gate is not supported")
     ours = t5.state_dict()
     for name, fresh in ours.items():
-        found = state.get(name)
-        if found is not None and name in ("shared.weight", "lm_head.weight"):
-            found = torch.cat([found[:words], fresh[words:]])
-        if found is None or found.shape != fresh.shape:
-            shape = "missing" if found is None else f"{tuple(found.shape)}"
+        theirs = state.get(name)
+        if theirs is not None and name in ("shared.weight", "lm_head.weight"):
+            theirs = torch.cat([theirs[:words], fresh[words:]])
+        if theirs is None or theirs.shape != fresh.shape:
+            shape = "missing" if theirs is None else f"{tuple(theirs.shape)}"
             raise CheckpointError(f"{folder}: {name} is {shape}, not {tuple(fresh.shape)}")
-        ours[name] = found
+        ours[name] = theirs
     if unknown := sorted({*state} - {*ours, *TIED}):
         raise CheckpointError(f"{folder}: {unknown[0]} has no place in this T5")
     t5.load_state_dict(ours)
@@ -138,18 +166,10 @@ def _folder(name: str) -> Path:
     if Path(name).expanduser().is_dir():
         return Path(name).expanduser()
     if name.count("/") != 1 or name[0] in "./~":
-        raise CheckpointError(f"{PREFIX}{name}: no such folder; give one, or a hub id owner/name")
-    from huggingface_hub import snapshot_download
-
-    away = hub_is_away()
-    try:
-        found = snapshot_download(
-            name, allow_patterns=[CONFIG, WEIGHTS, TOKENIZER], local_files_only=away
+        raise CheckpointError(
+            f"{T5_PREFIX}{name}: no such folder; give one, or a hub id owner/name"
         )
-        if not (Path(found) / WEIGHTS).is_file():
-            found = snapshot_download(name, allow_patterns=[PICKLED], local_files_only=away)
-        return Path(found)
-    except Exception as error:  # offline, unknown, private: the hub has many classes for them
-        said = str(error).split("\n")[0]
-        reason = "the hub does not answer; is there a network?" if away else f"the hub says: {said}"
-        raise CheckpointError(f"{PREFIX}{name}: not a folder, and {reason}") from None
+    folder = hub_copy(name, [CONFIG, WEIGHTS, TOKENIZER], prefix=T5_PREFIX)
+    if not (folder / WEIGHTS).is_file():
+        folder = hub_copy(name, [PICKLED], prefix=T5_PREFIX)
+    return folder
