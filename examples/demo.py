@@ -44,12 +44,13 @@ def main() -> None:
     record = OUT / f"{video.stem}.json"
     print(f"\nWritten: {record}, .vtt and .html. To go on:")
     print("  make demo VIDEO=my.mp4, or .venv/bin/starc caption my.mp4 -o my.srt")
-    print(f"  {OUT / video.stem}.html: a page to send to others, with the video beside it")
     if "--view" in sys.argv and sys.stdout.isatty():
         view(record)
     else:
-        print("Watch it, see what each caption rests on, and correct it in the browser:")
-        print(f"  .venv/bin/starc view {record}    (make demo VIEW=1 does so at once)")
+        print(f"  .venv/bin/starc view {record}, or make demo VIEW=1: see what each caption")
+        print("  rests on, and correct it in the browser")
+        print("The page with the video and its captions, to look at and to send to others:")
+        print(f"  {record.with_suffix('.html').resolve().as_uri()}")
 
 
 def view(record: Path) -> None:

@@ -79,7 +79,9 @@ def test_the_demonstration_needs_no_extra(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(found["events"]) >= 3
     assert any("egg" in event["caption"] for event in found["events"])
     assert (tmp_path / "out/scrambled_eggs.vtt").read_text().startswith("WEBVTT")
-    assert "<svg" in (tmp_path / "out/scrambled_eggs.html").read_text()
+    page = tmp_path / "out/scrambled_eggs.html"
+    assert "<svg" in page.read_text()
+    assert done.stdout.splitlines()[-1].strip() == page.as_uri()
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

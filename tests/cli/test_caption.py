@@ -161,16 +161,19 @@ def test_captions_save_themselves(captioner: Captioner, tmp_path: Path) -> None:
 
 
 def test_events_below_a_confidence_are_left_out(
-    model: Path, options: Options, captioner: Captioner, tmp_path: Path
-) -> None:
+    model: Path, options: Options, captioner: Captioner, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     video, out = colour_clip(tmp_path / "a.mp4", seconds=5), tmp_path / "out"
     (event,) = captioner.caption(video).events
     assert event.confidence is not None
     for share, count in ((0.0, 1), (event.confidence, 1), (event.confidence + 0.01, 0)):
         output = Output(min_confidence=share)
-        captioned, notes = caption.caption_file(video, captioner, tmp_path / "a.csv", (), output)
+        captioned = caption.caption_file(video, captioner, tmp_path / "a.csv", (), output)
         assert len(captioned.events) == count
-        assert ("left out 1 event" in " ".join(notes)) == (count == 0)
+        said = capsys.readouterr().err
+        assert ("left out 1 event below" in said) == (count == 0)
+        assert "no event was found" not in said
         caption.caption_folder([video], str(model), out, options, (), output)
         assert len(json.loads((out / "a.json").read_text())["events"]) == count
 
@@ -250,6 +253,27 @@ def test_wrong_requests_fail_before_the_work(captioner: Captioner, tmp_path: Pat
         to_file(captioner, absent, None, "video")
     with pytest.raises(VideoError, match="absent"):
         to_file(captioner, absent, None)
+
+
+def test_a_copy_that_cannot_be_is_refused_before_the_work(
+    captioner: Captioner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    video = colour_clip(tmp_path / "a.mp4", seconds=2)
+    monkeypatch.setattr(captioner, "caption", lambda *_, **__: pytest.fail("worked"))
+    with pytest.raises(VideoError, match="cannot be copied into a webm file"):
+        to_file(captioner, video, tmp_path / "b.webm")
+    with pytest.raises(VideoError, match="is the video itself"):
+        to_file(captioner, video, video, overwrite=True)
+    assert [path.name for path in tmp_path.glob("*.*")] == ["a.mp4"]
+
+
+def test_doubt_is_said_also_where_the_file_cannot_be_written(
+    captioner: Captioner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    video = colour_clip(tmp_path / "a.mp4", seconds=5)
+    with pytest.raises(VideoError, match="too short for YouTube"):
+        to_file(captioner, video, tmp_path / "a.txt")
+    assert "note: low confidence" in capsys.readouterr().err
 
 
 def test_a_name_that_is_no_text(
@@ -353,6 +377,28 @@ def test_a_folder_is_watched_until_ctrl_c(
         caption.caption_folder(
             [tmp_path / "absent"], str(model), out, options, (), Output(), watch=True
         )
+
+
+def test_a_watched_video_that_came_in_parts_counts_once(
+    model: Path, options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, looks = tmp_path / "in", 0
+    folder.mkdir()
+    (folder / "a.mp4").write_text("half of it")
+
+    def sleep(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            colour_clip(folder / "a.mp4", seconds=5)
+        if looks == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("starc.inference.jobs.time.sleep", sleep)
+    found = caption.caption_folder(
+        [folder], str(model), tmp_path / "out", options, (), Output(), watch=True
+    )
+    assert found == Counts(done=1)
 
 
 def test_what_is_one_and_what_is_many(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from starc.config import WriterConfig
 from starc.decoder import precision, quantised
@@ -21,7 +22,7 @@ from starc.decoder.caption_writer import (
     scripts,
     words_of,
 )
-from starc.decoder.llama import Llama
+from starc.decoder.llama import Layer, Llama, merge
 from starc.decoder.reader import Reader, Text
 from starc.errors import CheckpointError
 from starc.inference.predict import VideoInputs, predict
@@ -184,8 +185,51 @@ def test_a_writer_in_lower_precision(
     assert all(caption.text for caption in rough.write([Request(SAID, [(13.0, 20.0)])])[0])
 
 
+def test_a_writer_that_has_nothing_to_read_stays_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, opened = model_folder(tmp_path / "model"), list[torch.nn.Module]()
+
+    def note(part: torch.nn.Module) -> None:
+        opened.extend([part] if isinstance(part, Layer) else [])
+        merge(part)
+
+    monkeypatch.setattr(checkpoint, "merge", note)
+    loaded = checkpoint.load(folder, device="cpu")
+    assert loaded.writer is not None
+    predict(
+        loaded, [VideoInputs("silent", torch.randn(9, 64), tuple(map(float, range(9))), 9, 9.0)]
+    )
+    assert not opened
+    for _ in range(2):
+        loaded.writer.write([Request(SAID, [(13.0, 20.0)])])
+        assert len(opened) == TINY.layers
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_writer_that_reads_does_not_keep_its_file_in_memory(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    writer = checkpoint.load(folder, device="cpu").writer
+    assert writer is not None
+    assert str(folder) in Path("/proc/self/maps").read_text()
+    writer.write([Request(SAID, [(13.0, 20.0)])])
+    assert str(folder / checkpoint.WRITER) not in Path("/proc/self/maps").read_text()
+
+
 def test_a_missing_writer_is_said(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model")
     (folder / checkpoint.WRITER).unlink()
     with pytest.raises(CheckpointError, match=r"writer\.safetensors"):
+        checkpoint.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("scale", [None, torch.ones(1, 1)])
+def test_a_matrix_without_its_scales_is_said(tmp_path: Path, scale: torch.Tensor | None) -> None:
+    folder = model_folder(tmp_path / "model")
+    tensors = {**load_file(folder / checkpoint.WRITER)}
+    name = next(name for name in tensors if name.endswith(".scale"))
+    kept = {n: t.clone() for n, t in tensors.items() if n != name}
+    save_file(kept if scale is None else kept | {name: scale}, tmp_path / "damaged")
+    (tmp_path / "damaged").replace(folder / checkpoint.WRITER)
+    with pytest.raises(CheckpointError, match=r"writer\.safetensors: missing 1"):
         checkpoint.load(folder, device="cpu")

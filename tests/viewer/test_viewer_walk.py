@@ -89,7 +89,7 @@ def test_from_the_demonstration_to_training_data(browser: Any, tmp_path: Path) -
         command, cwd=tmp_path, env=cache, capture_output=True, text=True, timeout=600
     )  # no terminal: it ends by itself and says how to go on
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "starc view out/scrambled_eggs.json" in done.stdout.splitlines()[-1]
+    assert "starc view out/scrambled_eggs.json" in done.stdout
     walk(browser, tmp_path / "out", tmp_path / "corrected.jsonl")
 
 

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -119,7 +120,7 @@ def caption(
 ) -> None:
     """Caption videos. One video goes to a file or to stdout, many into a folder."""
     _set_voice(quiet=quiet, verbose=verbose)
-    from starc.inference.batch import Output, doubts
+    from starc.inference.batch import Output
     from starc.inference.pipeline import Captioner, Options, speech_options
     from starc.media.container import MediaLimits
     from starc.media.processor import set_threads
@@ -133,6 +134,7 @@ def caption(
             "Using the embedded model starc-small-youcook2: it knows kitchens only. "
             "For a full-size one: --model FOLDER (docs/model-card.md)",
             highlight=False,
+            soft_wrap=True,
         )
     options = Options(
         beams=beams,
@@ -154,11 +156,8 @@ def caption(
     )
     with local_files(inputs, options.limits, language=language, on_fetch=_say_fetching) as videos:
         if is_single(videos, target) and not watch:
-            captioned, notes = caption_file(
-                videos[0], Captioner(model, options), target, formats or (), output
-            )
-            for line in (*doubts(captioned), *notes):
-                note(line)
+            captioner = Captioner(model, options)
+            captioned = caption_file(videos[0], captioner, target, formats or (), output)
             for what, value in captioned.provenance.items() if verbose else ():
                 note(value, kind=what)
             return
@@ -196,26 +195,36 @@ def is_single(inputs: Sequence[Path], out: Path | None) -> bool:
 
 def caption_file(
     video: Path, captioner: Captioner, out: Path | None, formats: Sequence[str], output: Output
-) -> tuple[Captioned, tuple[str, ...]]:
-    """Caption one video into `out`, or onto stdout (WebVTT if no format is named)."""
+) -> Captioned:
+    """Caption one video into `out`, or onto stdout (WebVTT if no format is named).
+
+    Doubts are said before the file is written, which may fail.
+    """
     from starc.files.cache import check_target
+    from starc.inference.batch import doubts
     from starc.output.formats import check_format, infer, render, write
+    from starc.output.mp4 import check_copy
 
     if len(formats) > 1:
         raise ConfigError(f"--format {', '.join(formats)}: one file has one format; name a folder")
     format = formats[0] if formats else infer(out) if out else "vtt"
-    # A wrong format is said before the work, not after it.
+    # What is wrong is said before the work, not after it.
     format = check_format(format, output.mode, out)
     if out is None and format == "video":
         raise ConfigError("--format video: is a video file, not text; name a file to write")
     if out is not None:
         check_target(out, overwrite=output.overwrite)
+        if format == "video":
+            check_copy(video, out, limits=captioner.options.limits)
     try:
         with stages() as on_progress:
-            captioned, doubtful = output.select(captioner.caption(video, on_progress=on_progress))
+            found = captioner.caption(video, on_progress=on_progress)
     except KeyboardInterrupt:
         note("nothing was written; stages that were finished are kept, the same command goes on")
         raise
+    captioned, fewer = output.select(found)
+    for line in (*doubts(found), *fewer):
+        note(line)
     chosen: dict[str, Any] = {
         "format": format,
         "mode": output.mode,
@@ -224,12 +233,15 @@ def caption_file(
     if out is None:
         text, notes = render(captioned, **chosen)
         sys.stdout.write(text)
-        return captioned, (*doubtful, *notes)
-    chosen |= {"source": video, "overwrite": output.overwrite, "limits": output.limits}
-    try:
-        return captioned, (*doubtful, *write(captioned, out, **chosen))
-    except OSError as error:
-        raise StarcError(f"{out}: cannot be written ({error.strerror})") from error
+    else:
+        chosen |= {"source": video, "overwrite": output.overwrite, "limits": output.limits}
+        try:
+            notes = write(captioned, out, **chosen)
+        except OSError as error:
+            raise StarcError(f"{out}: cannot be written ({error.strerror})") from error
+    for line in notes:
+        note(line)
+    return captioned
 
 
 def caption_folder(
@@ -270,6 +282,11 @@ def caption_folder(
         on_row = functools.partial(_say_row, progress, task, dict(manifest.rows))
         common: dict[str, Any] = {"output": output, "resume": resume, "on_row": on_row}
         for look in looks:
+            # A watched video that failed half written is tried again, and counts once.
+            again = sum(
+                job.name in jobs and manifest.rows[job.name].status == "failed" for job in look
+            )
+            counts = replace(counts, failed=counts.failed - again)
             jobs |= {job.name: job for job in look}
             progress.update(task, total=len(jobs))
             if engine == "ray":

@@ -40,7 +40,7 @@ SCRIPT_EVENTS = 6
 """Most events of one text; longer videos are several."""
 INTRO, BEFORE, INSIDE, AFTER = 24, 28, 70, 10
 """Most words read: at the start of the video, before, inside and after a span."""
-AT_ONCE = 12
+AT_ONCE = 6
 """Texts that are written at the same time; each holds some 35 MB of keys and values."""
 
 

@@ -16,8 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from starc.errors import CheckpointError
-
 GROUP = 32
 """Weights of a group in Q4_1 and Q8_0."""
 
@@ -49,11 +47,15 @@ def to_8_bits(weight_OI: Tensor) -> dict[str, Tensor]:
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of what `unpack` gives."""
+    """Names and shapes of what `unpack` gives; a matrix whose scales do not fit is left out."""
     found: dict[str, tuple[int, ...]] = {}
     for name, tensor in tensors.items():
         base, _, kind = name.rpartition(".")
         if kind in ("q4", "q8"):
+            needed = ("scale", "least") if kind == "q4" else ("scale",)
+            groups = [tensors.get(f"{base}.{one}") for one in needed]
+            if any(one is None or one.shape != tensor.shape[:2] for one in groups):
+                continue
             found[base] = len(tensor), tensor[0].numel() * (2 if kind == "q4" else 1)
         elif kind not in ("scale", "least"):
             found[name] = tuple(tensor.shape)
@@ -61,7 +63,7 @@ def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All tensors of a file in float32 under their own names."""
+    """All tensors of a file, of which `shapes` finds nothing missing, in float32."""
     state: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         base, _, kind = name.rpartition(".")
@@ -69,17 +71,14 @@ def unpack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             if kind not in ("scale", "least"):
                 state[name] = tensor.float()
             continue
-        try:
-            scale_OK1 = tensors[f"{base}.scale"].float()[..., None]
-            if kind == "q4":
-                weight_OKG = scale_OK1.new_empty((*tensor.shape[:2], 2 * tensor.shape[2]))
-                low_OKP, high_OKP = weight_OKG.chunk(2, dim=-1)
-                low_OKP.copy_(tensor & 15)
-                high_OKP.copy_(tensor >> 4)
-                weight_OKG.mul_(scale_OK1).add_(tensors[f"{base}.least"].float()[..., None])
-            else:
-                weight_OKG = tensor * scale_OK1
-        except (KeyError, RuntimeError) as error:
-            raise CheckpointError(f"{name}: scale missing or of another shape ({error})") from None
+        scale_OK1 = tensors[f"{base}.scale"].float()[..., None]
+        if kind == "q4":
+            weight_OKG = scale_OK1.new_empty((*tensor.shape[:2], 2 * tensor.shape[2]))
+            low_OKP, high_OKP = weight_OKG.chunk(2, dim=-1)
+            low_OKP.copy_(tensor & 15)
+            high_OKP.copy_(tensor >> 4)
+            weight_OKG.mul_(scale_OK1).add_(tensors[f"{base}.least"].float()[..., None])
+        else:
+            weight_OKG = tensor * scale_OK1
         state[base] = weight_OKG.flatten(1)
     return state

@@ -4,12 +4,14 @@ In: the layers of a language model, then the next tokens of some texts, a paragr
 single word of another. Out: the state after the last token of each. The tokens of all texts go
 through a matrix together, without padding; each text attends to its own keys. Matrices of the same
 input are one, laid out for the processor (precision.py); the layers they come from are not kept.
+They are made when the first text is read: a model that is asked to read nothing stays small.
 
 Shapes: N tokens of all texts, G key/value heads, H width of a head, C tokens a text has room for.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -79,13 +81,26 @@ class Reader:
         self.settings, self.norm = settings, norm
         self.table_VD = table_VD.detach()
         """Embeddings, which also score the words."""
-        self.layers = [_Layer.of(layer) for layer in layers]
+        self._given: Iterable[Layer] = layers
+        self._layers: list[_Layer] | None = None
+        self._opening = threading.Lock()
 
     @classmethod
     def of(cls, llama: Llama) -> Reader:
-        """From a whole model."""
+        """From a whole model, as it is now."""
         stack = llama.model
-        return cls(llama.settings, stack.embed_tokens.weight, stack.layers, stack.norm)  # type: ignore[arg-type]
+        reader = cls(llama.settings, stack.embed_tokens.weight, stack.layers, stack.norm)  # type: ignore[arg-type]
+        reader.layers  # noqa: B018
+        return reader
+
+    @property
+    def layers(self) -> list[_Layer]:
+        """The layers, laid out when they are first asked for."""
+        with self._opening:
+            if self._layers is None:
+                self._layers = [_Layer.of(layer) for layer in self._given]
+                self._given = ()
+            return self._layers
 
     @property
     def device(self) -> torch.device:

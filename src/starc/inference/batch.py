@@ -75,7 +75,8 @@ class Output:
             if event.confidence is None or event.confidence >= self.min_confidence
         )
         fewer = len(captioned.events) - len(events)
-        notes = (f"left out {fewer} events below {self.min_confidence:.0%}",) if fewer else ()
+        what = "1 event" if fewer == 1 else f"{fewer} events"
+        notes = (f"left out {what} below {self.min_confidence:.0%}",) if fewer else ()
         return replace(captioned, events=events), notes
 
     def write(self, captioned: Captioned, job: Job) -> Written:

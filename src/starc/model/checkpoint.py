@@ -11,7 +11,7 @@ import argparse
 import json
 import pickle
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from starc.config import MODEL_VERSION, Config, WriterConfig, apply_overrides, to_dict
 from starc.decoder.caption_writer import CaptionWriter
-from starc.decoder.llama import Llama, merge
+from starc.decoder.llama import Layer, Llama, merge
 from starc.decoder.precision import convert, lower, require
 from starc.decoder.quantised import shapes, to_8_bits, unpack
 from starc.decoder.reader import Reader
@@ -35,6 +35,7 @@ from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover, replacing_folder, require_ours
+from starc.media.processor import kept_memory
 from starc.model import published
 from starc.model.folder import (
     CONFIG,
@@ -221,20 +222,25 @@ def load_writer(
     def filled(part: nn.Module, name: str, precision: str = precision) -> nn.Module:
         prefix = f"{name}."
         own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        try:
-            part.load_state_dict(unpack(own), assign=True)
-        except CheckpointError as error:
-            raise CheckpointError(f"{folder / WRITER}: {error}; copy it again") from None
+        # What is in float32 already would be taken as it is, and keep the whole file in memory.
+        own = {n: t.clone() if t.dtype == torch.float32 else t for n, t in own.items()}
+        part.load_state_dict(unpack(own), assign=True)
         merge(part)
         lower(part.to(device), precision)
         return part
 
-    # Layer by layer: no more than one exists beside what the reader makes of it.
     layers, llama.model.layers = [*llama.model.layers], nn.ModuleList()
+
+    def filled_layers() -> Iterator[Layer]:
+        # One by one: no more than one exists beside what the reader makes of it.
+        with kept_memory():
+            for n in range(len(layers)):
+                yield filled(layers.pop(0), f"llama.model.layers.{n}")  # type: ignore[misc]
+
     reader = Reader(
         settings.llama,
         filled(llama.model.embed_tokens, "llama.model.embed_tokens").weight,  # type: ignore[arg-type]
-        (filled(layers.pop(0), f"llama.model.layers.{n}") for n in range(len(layers))),  # type: ignore[misc]
+        filled_layers(),
         filled(llama.model.norm, "llama.model.norm"),
     )
     head = filled(parts["head"], "head", "float32") if settings.spans is not None else None

@@ -7,10 +7,12 @@ mkv and webm; a stream that the new container cannot hold is left out and named 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import av
 from av.container import InputContainer, OutputContainer
@@ -40,21 +42,42 @@ def embed_chapters(
     source: Path, target: Path, chapters: Sequence[Event], *, limits: MediaLimits | None = None
 ) -> tuple[str, ...]:
     """Write a copy of `source` that carries `chapters`; returns notes on what was left out."""
-    container = CONTAINERS[target.suffix.lower()]
+    _require_another(source, target)
+    with (
+        open_container(source, limits) as original,
+        replacing(target, binary=True) as file,
+        _empty_copy(source, target, file) as copy,
+    ):
+        return _copy(original, copy, chapters)
+
+
+def check_copy(source: Path, target: Path, *, limits: MediaLimits | None = None) -> None:
+    """Refuse, before the video is captioned, a copy that could not be written afterwards."""
+    _require_another(source, target)
+    empty = _empty_copy(source, target, io.BytesIO())
+    with open_container(source, limits) as original, empty as copy:
+        _add_streams(original, copy)
+
+
+def _require_another(source: Path, target: Path) -> None:
     if target.exists() and target.samefile(source):
         raise VideoError(f"{target}: is the video itself; name another file for the copy")
-    with open_container(source, limits) as original, replacing(target, binary=True) as file:
-        try:
-            # Bit-exact: the same video and chapters give the same file, without a random number.
-            with av.open(file, "w", format=container, options={"fflags": "+bitexact"}) as copy:
-                return _copy(original, copy, chapters)
-        except (av.FFmpegError, ValueError) as error:
-            if (disk := _disk_error(error)) is not None:
-                raise disk from None
-            raise VideoError(
-                f"{source}: cannot be copied into a {target.suffix[1:]} file "
-                f"({getattr(error, 'strerror', None) or error}); try .mkv"
-            ) from error
+
+
+@contextmanager
+def _empty_copy(source: Path, target: Path, file: IO[bytes]) -> Iterator[OutputContainer]:
+    container = CONTAINERS[target.suffix.lower()]
+    try:
+        # Bit-exact: the same video and chapters give the same file, without a random number.
+        with av.open(file, "w", format=container, options={"fflags": "+bitexact"}) as copy:
+            yield copy
+    except (av.FFmpegError, ValueError) as error:
+        if (disk := _disk_error(error)) is not None:
+            raise disk from None
+        raise VideoError(
+            f"{source}: cannot be copied into a {target.suffix[1:]} file "
+            f"({getattr(error, 'strerror', None) or error}); try .mkv"
+        ) from error
 
 
 def _disk_error(error: BaseException | None) -> OSError | None:
@@ -69,15 +92,7 @@ def _disk_error(error: BaseException | None) -> OSError | None:
 def _copy(
     original: InputContainer, copy: OutputContainer, chapters: Sequence[Event]
 ) -> tuple[str, ...]:
-    notes: list[str] = []
-    streams: dict[int, Stream] = {}
-    for stream in original.streams:
-        try:
-            streams[stream.index] = _add_stream(copy, stream)
-        except ValueError as error:
-            if stream.type == "video":
-                raise
-            notes.append(f"stream {stream.index} ({stream.type}) left out: {error}")
+    streams, notes = _add_streams(original, copy)
     copy.metadata.update(original.metadata)
     copy.set_chapters([_chapter(n, chapter) for n, chapter in enumerate(chapters)])
     for packet in original.demux([s for s in original.streams if s.index in streams]):
@@ -87,6 +102,22 @@ def _copy(
         packet.stream = streams[packet.stream.index]
         copy.mux(packet)
     return tuple(notes)
+
+
+def _add_streams(
+    original: InputContainer, copy: OutputContainer
+) -> tuple[dict[int, Stream], list[str]]:
+    """The streams of the copy by their index in the original, and notes on what was left out."""
+    notes: list[str] = []
+    streams: dict[int, Stream] = {}
+    for stream in original.streams:
+        try:
+            streams[stream.index] = _add_stream(copy, stream)
+        except ValueError as error:
+            if stream.type == "video":
+                raise
+            notes.append(f"stream {stream.index} ({stream.type}) left out: {error}")
+    return streams, notes
 
 
 def _add_stream(copy: OutputContainer, stream: Stream) -> Stream:
