@@ -228,6 +228,22 @@ def test_the_chosen_row_stays_in_view(page: Any) -> None:
     until(page, VISIBLE, 3)
 
 
+def test_a_click_on_another_row_is_not_lost_by_leaving_a_field(page: Any) -> None:
+    """Leaving the caption must not scroll the list away under the pointer."""
+    edit(page, "long", 1)
+    page.get_by_label("Caption", exact=True).fill("another caption")
+    row = page.locator(".row > button").nth(40)
+    row.scroll_into_view_if_needed()
+    box = row.bounding_box()
+    page.mouse.move(box["x"] + 80, box["y"] + 10)
+    page.mouse.down()
+    page.wait_for_timeout(150)
+    page.mouse.up()
+    page.wait_for_selector(".row:nth-child(41) .editor")
+    assert captions(page)[1] == "another caption"
+    until(page, VISIBLE, 3)
+
+
 def test_keys_lead_into_the_caption_and_back(page: Any) -> None:
     watch(page, "keys")
     focus = "document.activeElement"
@@ -411,6 +427,13 @@ def test_frames_and_one_event_alone(page: Any) -> None:
     page.evaluate("starc.player.seek(5.6)")
     until(page, "starc.player.playing && starc.player.time < 5.5")  # round again
     page.keyboard.press(" ")
+    page.keyboard.press("l")
+    page.locator(".row > button").nth(1).click()
+    page.keyboard.press("p")  # the last event ends where the video does: it does not begin again
+    page.evaluate("starc.player.video.playbackRate = 4")
+    until(page, "document.querySelector('video').ended")
+    page.wait_for_timeout(300)
+    assert page.evaluate("!starc.player.playing && starc.player.time > 5")
     page.keyboard.press("f")
     until(page, "document.fullscreenElement?.classList.contains('stage')")
     assert page.locator("#play").is_visible() and page.locator("#seek").is_visible()
