@@ -91,13 +91,13 @@ export class Panel extends EventTarget {
       const name = TABS[place];
       tab.replaceChildren(name[0].toUpperCase() + name.slice(1), el("span", {}, String(counts[place])));
     });
+    this.late = this.pressed; // leaving a field by a click on a row may move the rows, and the click would miss
+    if (this.late) return;
     const items = this.items();
     if (this.tab === "events" && this.refill(items)) {
       this.placeDetails();
       return this.mark();
     }
-    this.late = this.pressed; // leaving a field by a click on a row may put the rows in another order
-    if (this.late) return;
     const make = { events: eventRow, segments: segmentRow, speech: speechRow }[this.tab];
     const refocus = this.focused();
     this.building = true; // a field that is taken away must not count as left

@@ -12,6 +12,7 @@ import { controls, Player } from "./player.js";
 import { previewIfNeeded } from "./preview.js";
 import { landing, ordered, prepare } from "./record.js";
 import { Timeline } from "./timeline.js";
+import { toolbar } from "./toolbar.js";
 
 const $ = (id) => document.getElementById(id);
 /** Seconds past a start to seek to: at the start itself the event before may still be current. */
@@ -40,6 +41,7 @@ class Page {
     $("zoom-in").addEventListener("click", () => this.zoom(2));
     $("zoom-out").addEventListener("click", () => this.zoom(0.5));
     $("zoom-fit").addEventListener("click", () => this.fit());
+    toolbar($("zoom"));
     $("follow").addEventListener("click", () => this.follow(!this.following));
     this.timeline.addEventListener("moved", () => this.follow(false)); // whoever scrolls wants to stay
   }
