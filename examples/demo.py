@@ -3,8 +3,8 @@
     python examples/demo.py [VIDEO]
 
 Without a video it takes the sample beside this file and scores the answer against its reference.
-Writes JSON, WebVTT and a page with everything on one time axis into out/. In a terminal it ends with
-the address of the viewer, which shows them until Ctrl-C; elsewhere it says how to get there.
+Writes JSON, WebVTT and a page with everything on one time axis into out/. In a terminal it ends
+with the address of the viewer, which shows them until Ctrl-C; elsewhere it says how to get there.
 """
 
 from __future__ import annotations
