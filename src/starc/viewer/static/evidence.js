@@ -32,12 +32,14 @@ function found({ segments, saliency }) {
   if (segments.length) {
     const kept = segments.filter((one) => one.kept).length;
     const span = `${clock(segments[0].start)} – ${clock(Math.max(...segments.map((one) => one.end)))}`;
-    const share = kept === segments.length ? "" : `${kept || "none"} of them `;
+    const some = segments.length === 1 ? "not " : `${kept || "none"} of them `;
+    const share = kept === segments.length ? "" : some;
     parts.push(`Found in this part of the video (${span}): ${count(segments.length, "segment")}, ${share}looked up in the datastore.`);
   }
   if (saliency) {
+    const [here, all] = [saliency.here.toFixed(2), saliency.all.toFixed(2)];
     const level = saliency.here > saliency.all ? "above" : "below";
-    parts.push(`Saliency ${saliency.here.toFixed(2)}, ${level} this video's mean of ${saliency.all.toFixed(2)}.`);
+    parts.push(`Saliency ${here}, ${here === all ? "as this video's mean" : `${level} this video's mean of ${all}`}.`);
   }
   return parts.join(" ");
 }
