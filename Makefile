@@ -9,10 +9,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.t
 .PHONY: demo test test-slow check bench bench-embedded embedded-data attack fuzz tools clean
 .DELETE_ON_ERROR:
 
-# VIDEO=my.mp4 captions that instead of the sample; VIEW=1 then serves the page until Ctrl-C. The test tools
-# are not installed for it.
+# VIDEO=my.mp4 captions that instead of the sample. In a terminal it then shows the page until Ctrl-C. The test
+# tools are not installed for it.
 demo: $(if $(wildcard $(READY)),$(READY),$(DEMO))
-	@$(BIN)/python examples/demo.py "$(VIDEO)" $(if $(VIEW),--view)
+	@$(BIN)/python examples/demo.py "$(VIDEO)"
 
 test: $(READY) tools
 	$(BIN)/python -m pytest -n auto --dist loadfile

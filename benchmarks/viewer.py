@@ -40,7 +40,8 @@ SERVER = """
 import sys
 from pathlib import Path
 from starc.viewer.server import serve
-serve([Path(sys.argv[1])], port=0, announce=lambda address: print(address, flush=True))
+tell = lambda address: print(address, flush=True)
+serve([Path(sys.argv[1])], port=0, token="none", announce=tell)
 """
 
 

@@ -1,15 +1,16 @@
 """Caption a video with the embedded model, and look at what comes out.
 
-    python examples/demo.py [VIDEO] [--view]
+    python examples/demo.py [VIDEO]
 
 Without a video it takes the sample beside this file and scores the answer against its reference.
-Writes JSON, WebVTT and a page with everything on one time axis into out/, and says how to look at
-them; with --view, and in a terminal, it opens the page itself and stays until Ctrl-C.
+Writes JSON, WebVTT and a page with everything on one time axis into out/. In a terminal it ends
+with the address of the viewer, which shows them until Ctrl-C; elsewhere it says how to get there.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import starc
@@ -26,8 +27,8 @@ OUT = Path("out")
 
 def main() -> None:
     """The whole demonstration."""
-    given = [one for one in sys.argv[1:] if one and one != "--view"]
-    video = Path(given[0]) if given else SAMPLE
+    given = next((one for one in sys.argv[1:] if one), None)
+    video = Path(given) if given else SAMPLE
     print(f"Captioning {video} with the embedded model starc-small-youcook2 ...", flush=True)
     with stages() as on_progress:
         captioned = starc.load().caption(video, on_progress=on_progress)
@@ -44,21 +45,23 @@ def main() -> None:
     record = OUT / f"{video.stem}.json"
     print(f"\nWritten: {record}, .vtt and .html. To go on:")
     print("  make demo VIDEO=my.mp4, or .venv/bin/starc caption my.mp4 -o my.srt")
-    if "--view" in sys.argv and sys.stdout.isatty():
-        view(record)
-    else:
-        print(f"  .venv/bin/starc view {record}, or make demo VIEW=1: see what each caption")
-        print("  rests on, and correct it in the browser")
-        print("The page with the video and its captions, to look at and to send to others:")
-        print(f"  {record.with_suffix('.html').resolve().as_uri()}")
+    print("A page to look at and to send to others, with the video beside it:")
+    print(f"  {record.with_suffix('.html').resolve().as_uri()}")
+    print("Watch it, see what each caption rests on, and correct it in the browser:")
+    if not sys.stdout.isatty() or not view(record):
+        print(f"  .venv/bin/starc view {record}")
 
 
-def view(record: Path) -> None:
-    """The page of this one video, until Ctrl-C."""
-    from starc.viewer.server import serve
-
-    print("The page with this video (Ctrl-C ends it):")
-    serve([record], port=0, announce=lambda address: print(f"  {address}", flush=True))
+def view(record: Path) -> bool:
+    """The page of this one video, until Ctrl-C; False if the viewer is not installed."""
+    try:
+        from starc.viewer.server import serve
+    except ImportError:
+        return False
+    with suppress(KeyboardInterrupt):
+        print("(Ctrl-C ends it)")
+        serve([record], port=0, announce=lambda address: print(f"  {address}", flush=True))
+    return True
 
 
 def judged(captioned: starc.Captioned) -> str:

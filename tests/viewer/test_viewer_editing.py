@@ -175,7 +175,8 @@ def test_a_conflict_is_settled_event_by_event(page: Any, top: Path) -> None:
     dialog = page.get_by_role("dialog")
     assert "Version 1" in dialog.inner_text() and dialog.get_by_role("group").count() == 5
     page.keyboard.press("Escape")
-    assert "stay here" in toast(page) and captions(page)[1] == "slice (mine)"
+    until(page, "document.getElementById('toast').textContent.includes('stay here')")
+    assert captions(page)[1] == "slice (mine)"
     page.reload()  # the draft still knows what it was made from
     page.get_by_role("button", name="Restore").click()
     assert captions(page)[2] == "fry"
@@ -228,6 +229,22 @@ def test_the_chosen_row_stays_in_view(page: Any) -> None:
     until(page, VISIBLE, 3)
 
 
+def test_a_click_on_another_row_is_not_lost_by_leaving_a_field(page: Any) -> None:
+    """Leaving the caption must not scroll the list away under the pointer."""
+    edit(page, "long", 1)
+    page.get_by_label("Caption", exact=True).fill("another caption")
+    row = page.locator(".row > button").nth(40)
+    row.scroll_into_view_if_needed()
+    box = row.bounding_box()
+    page.mouse.move(box["x"] + 80, box["y"] + 10)
+    page.mouse.down()
+    page.wait_for_timeout(150)
+    page.mouse.up()
+    page.wait_for_selector(".row:nth-child(41) .editor")
+    assert captions(page)[1] == "another caption"
+    until(page, VISIBLE, 3)
+
+
 def test_keys_lead_into_the_caption_and_back(page: Any) -> None:
     watch(page, "keys")
     focus = "document.activeElement"
@@ -256,10 +273,10 @@ def test_keys_lead_into_the_caption_and_back(page: Any) -> None:
 
     page.get_by_role("tab", name="Events").focus()
     stops = []
-    for _ in range(6):
+    for _ in range(8):
         page.keyboard.press("Tab")
         stops.append(page.evaluate(f"{focus}.id || {focus}.tagName"))
-    assert stops == ["BUTTON", "TEXTAREA", "INPUT", "INPUT", "edit", "zoom-out"]
+    assert stops == ["BUTTON", "TEXTAREA", "INPUT", "INPUT", "how", "edit", "follow", "BODY"]
     page.get_by_role("button", name="Edit", exact=True).focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate(f"{focus}.id") == "add"
@@ -411,6 +428,14 @@ def test_frames_and_one_event_alone(page: Any) -> None:
     page.evaluate("starc.player.seek(5.6)")
     until(page, "starc.player.playing && starc.player.time < 5.5")  # round again
     page.keyboard.press(" ")
+    page.keyboard.press("l")
+    page.evaluate("starc.player.seek(5.6)")
+    page.keyboard.press(" ")
+    until(page, "starc.player.video.ended")
+    # An event that ends where the video does: it has stopped by itself, and must not begin again.
+    page.evaluate("starc.player.span = { start: 4, end: 6 }; starc.player.tick()")
+    page.wait_for_timeout(200)
+    assert page.evaluate("!starc.player.playing && starc.player.time > 5")
     page.keyboard.press("f")
     until(page, "document.fullscreenElement?.classList.contains('stage')")
     assert page.locator("#play").is_visible() and page.locator("#seek").is_visible()

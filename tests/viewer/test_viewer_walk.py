@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.resources
 import json
 import os
+import pty
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -26,28 +29,29 @@ ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "examples" / "scrambled_eggs.mp4"
 
 
-def walk(browser: Any, folder: Path, target: Path) -> dict[str, Any]:
-    """From a folder of captions to a file for `starc train`; what that file holds."""
-    with running(create_app([folder])) as site:
-        for page in open_page(browser, site):
-            page.goto("/")
+def walk(browser: Any, address: str, target: Path) -> dict[str, Any]:
+    """From the address of the page to a file for `starc train`; what that file holds."""
+    site = "/".join(address.split("/")[:3])
+    for page in open_page(browser, site):
+        page.goto(address)  # the library, or the one video there is
+        if "/watch/" not in page.url:
             page.locator(".card a").first.click()
-            page.wait_for_selector("body[data-ready]")
-            until(page, "document.querySelector('video').videoWidth > 0")  # from another folder
-            before = events(page)
-            page.locator(".row button").nth(1).click()
-            assert page.get_by_role("group", name="What this event rests on").is_visible()
-            until(page, f"Math.abs(starc.player.time - {before[1]['start']}) < 0.1")
-            page.keyboard.press("e")
-            words = page.get_by_label("Caption", exact=True)
-            words.fill("beat the eggs with a fork")
-            page.keyboard.press("Control+s")
-            until(page, "document.getElementById('toast').textContent.startsWith('Saved as')")
-            page.goto("/")
-            page.wait_for_selector(".tag")
-            with page.expect_download() as download:
-                page.get_by_role("link", name="Export corrections").click()
-            download.value.save_as(target)
+        page.wait_for_selector("body[data-ready]")
+        until(page, "document.querySelector('video').videoWidth > 0")  # from another folder
+        before = events(page)
+        page.locator(".row button").nth(1).click()
+        assert page.get_by_role("group", name="What this event rests on").is_visible()
+        until(page, f"Math.abs(starc.player.time - {before[1]['start']}) < 0.1")
+        page.keyboard.press("e")
+        words = page.get_by_label("Caption", exact=True)
+        words.fill("beat the eggs with a fork")
+        page.keyboard.press("Control+s")
+        until(page, "document.getElementById('toast').textContent.startsWith('Saved as')")
+        page.goto("/")
+        page.wait_for_selector(".tag")
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Export corrections").click()
+        download.value.save_as(target)
     (line,) = target.read_text().splitlines()
     record: dict[str, Any] = json.loads(line)
     changed = [event["caption"] for event in before]
@@ -77,20 +81,28 @@ def test_from_captions_to_training_data(
     command = ["caption", str(tmp_path / "src"), "-o", str(tmp_path / "lib"), "--speech", "none"]
     done = CliRunner().invoke(app, [*command, "--model", "embedded"])
     assert done.exit_code == 0, done.output
-    record = walk(browser, tmp_path / "lib", tmp_path / "corrected.jsonl")
+    with running(create_app([tmp_path / "lib"])) as site:
+        record = walk(browser, f"{site}/", tmp_path / "corrected.jsonl")
     assert record["video"] == "eggs.mp4"
 
 
 @pytest.mark.slow
 def test_from_the_demonstration_to_training_data(browser: Any, tmp_path: Path) -> None:
     cache = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(ROOT / "examples" / "demo.py"), "--view"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=cache, capture_output=True, text=True, timeout=600
-    )  # no terminal: it ends by itself and says how to go on
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "starc view out/scrambled_eggs.json" in done.stdout
-    walk(browser, tmp_path / "out", tmp_path / "corrected.jsonl")
+    terminal, far_end = pty.openpty()
+    demo = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples" / "demo.py")],
+        cwd=tmp_path, env=cache, stdout=far_end, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    said = ""
+    try:
+        while not (address := re.search(r"http://\S+(?=\s)", said)):
+            assert demo.poll() is None, said
+            said += os.read(terminal, 4096).decode()
+        walk(browser, address[0], tmp_path / "corrected.jsonl")
+    finally:
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30) == 0
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +149,17 @@ def press(page: Any, name: str) -> None:
     page.get_by_role("button", name=name).click()
 
 
+def choose(page: Any, name: str) -> None:
+    page.get_by_role("button", name="More").click()
+    page.get_by_role("menuitem", name=name).click()
+    page.get_by_role("dialog").wait_for()
+
+
+def write(page: Any) -> None:
+    edit(page)
+    page.get_by_label("Caption", exact=True).fill("something else")
+
+
 def look_closer(page: Any) -> None:
     watch(page)
     page.mouse.move(*point(page, 6.0, "segments"))
@@ -168,6 +191,10 @@ STATES: dict[str, Callable[[Any], None]] = {
     "keys": lambda page: press(page, "Keyboard shortcuts"),
     "how it was made": lambda page: press(page, "How was this made?"),
     "tooltip": look_closer,
+    "menu": lambda page: press(page, "More"),
+    "find and replace": lambda page: (watch(page), choose(page, "Find and replace…")),
+    "draft offered": lambda page: (write(page), page.reload(), page.wait_for_selector(".offer")),
+    "versions": lambda page: (write(page), choose(page, "Compare versions…")),
     "without captions": lambda page: watch(page, "bare"),
     "cannot be shown": open_broken,
 }

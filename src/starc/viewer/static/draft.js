@@ -2,7 +2,7 @@
 
 import { clock, round } from "./times.js";
 
-export const SHORTEST = 0.1; // seconds
+const SHORTEST = 0.1; // seconds
 const DEPTH = 300;
 
 const inOrder = (a, b) => a.start - b.start || a.end - b.end;

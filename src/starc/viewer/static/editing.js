@@ -60,7 +60,7 @@ export class Editing {
     $("save").hidden = !state.editing && !draft.dirty;
     $("save").disabled = !draft.dirty && !saving.old;
     this.stop(document.activeElement);
-    let hint = state.editing ? "Drag an edge or the whole event, or along the empty lane; write in the list." : "";
+    let hint = state.editing ? "Drag edges, events, or along the empty lane; write in the list." : "";
     if (saving.old) hint = "An older version: save to make it the newest.";
     if (size > 1) hint = `${count(size, "event")} chosen.`;
     $("hint").textContent = draft.dirty ? `${size > 1 ? `${hint} ` : ""}Not saved yet.` : hint;

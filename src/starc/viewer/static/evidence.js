@@ -32,11 +32,14 @@ function found({ segments, saliency }) {
   if (segments.length) {
     const kept = segments.filter((one) => one.kept).length;
     const span = `${clock(segments[0].start)} – ${clock(Math.max(...segments.map((one) => one.end)))}`;
-    parts.push(`Found in ${count(segments.length, "segment")} of the video (${span}), ${kept} of them looked up in the datastore.`);
+    const some = segments.length === 1 ? "not " : `${kept || "none"} of them `;
+    const share = kept === segments.length ? "" : some;
+    parts.push(`Found in this part of the video (${span}): ${count(segments.length, "segment")}, ${share}looked up in the datastore.`);
   }
   if (saliency) {
+    const [here, all] = [saliency.here.toFixed(2), saliency.all.toFixed(2)];
     const level = saliency.here > saliency.all ? "above" : "below";
-    parts.push(`Saliency ${saliency.here.toFixed(2)}, ${level} this video's mean of ${saliency.all.toFixed(2)}.`);
+    parts.push(`Saliency ${here}, ${here === all ? "as this video's mean" : `${level} this video's mean of ${all}`}.`);
   }
   return parts.join(" ");
 }
@@ -59,15 +62,17 @@ export function evidenceBox(event, data) {
 }
 
 const NAMES = {
-  model: "Model", weights: "Weights", encoder: "Image encoder", frames: "Frames seen", windows: "Windows",
-  speech: "Speech", search: "Decoding", starc: "Version", source: "Video file", content: "Its content",
-  title: "Title", corrected: "Corrected", version: "Saved version", unfamiliar: "Not captioned because",
+  model: "Model", weights: "Weights", encoder: "Image encoder", "encoder precision": "Its precision",
+  frames: "Frames seen", windows: "Windows", speech: "Speech", search: "Decoding", unfamiliar: "Not captioned because",
+  forced: "Captioned all the same", corrected: "Corrected", version: "Saved version", title: "Title", source: "Video file", content: "Its fingerprint",
+  starc: "Version of starc",
 };
 
 /** The dialog "How was this made?": every step, in the words of the record. */
 export function explain(dialog, provenance) {
-  const rows = Object.entries(provenance).map(([key, value]) =>
-    el("div", {}, el("dt", {}, NAMES[key] ?? key), el("dd", { dir: "auto" }, value)));
+  const known = Object.keys(NAMES).filter((key) => key in provenance);
+  const rows = [...new Set([...known, ...Object.keys(provenance)])].map((key) =>
+    el("div", {}, el("dt", {}, NAMES[key] ?? key), el("dd", { dir: "auto" }, provenance[key])));
   dialog.querySelector("dl").replaceChildren(...(rows.length ? rows
     : [el("div", {}, el("dt", {}, "Nothing is known"), el("dd", {}, "the record does not say"))]));
   document.getElementById("how").addEventListener("click", () => dialog.showModal());

@@ -2,6 +2,7 @@
 
 import { ask, count, el, icon, say } from "./dom.js";
 
+const RECENT = 3; // finished ones that are still shown
 const list = document.getElementById("job-list");
 const uploads = new Set(); // what is on its way, or did not arrive and can be sent again
 let rows = [];
@@ -18,7 +19,7 @@ async function looksLikeVideo(file) {
 }
 
 async function send(file, watch) {
-  if (file.size > limit) return say(`${file.name} is larger than ${limit >> 20} MB`, { bad: true });
+  if (file.size > limit) return say(`${file.name} is larger than ${Math.round(limit / 2 ** 20)} MB`, { bad: true });
   if (!(await looksLikeVideo(file))) return say(`${file.name} is not a video`, { bad: true });
   const request = new XMLHttpRequest(); // fetch cannot tell how much has been sent
   const upload = { name: file.name, done: 0, request, failed: null };
@@ -81,59 +82,46 @@ function stages(job) {
   }));
 }
 
+/** A row of the queue: its title, a word about it, its buttons; below, what there is to say. */
+function row(state, title, words, buttons, ...below) {
+  return el("li", { class: `job ${state}` },
+    el("div", { class: "job-line" }, el("strong", { dir: "auto" }, title),
+      el("span", { class: "state" }, words), ...buttons), ...below);
+}
+
+function small(words, label, click) {
+  return el("button", { class: "button small", type: "button", "aria-label": label, on: { click } }, words);
+}
+
+function cancelButton(title, click, disabled = false) {
+  return el("button", {
+    class: "quiet cancel", type: "button", "aria-label": `Cancel ${title}`, title: "Cancel", disabled, on: { click },
+  }, icon("close"));
+}
+
 const WORDS = { queued: "waiting", failed: "failed", cancelled: "cancelled", done: "done" };
 
 function jobRow(job) {
   const active = job.state === "queued" || job.state === "running";
   const now = job.stages.at(-1);
-  const words = job.cancelling ? "cancelling" : WORDS[job.state] ?? now?.name ?? "starting";
-  const item = el("li", { class: `job ${job.state}`, data: { id: job.id } },
-    el("div", { class: "job-line" }, el("strong", { dir: "auto" }, job.title),
-      el("span", { class: "state" }, words)));
-  if (job.state === "running") item.append(bar(`${job.title}: ${words}`, now?.done ?? 0), stages(job));
-  if (job.error) item.append(el("p", { class: "bad" }, job.error));
-  if (active) {
-    item.append(el("button", {
-      class: "quiet cancel", type: "button", "aria-label": `Cancel ${job.title}`, title: "Cancel",
-      disabled: job.cancelling, on: { click: () => cancel(job) },
-    }, icon("close")));
-  } else if (job.video && job.state === "failed") {
-    item.append(el("button", {
-      class: "button small", type: "button", "aria-label": `Try ${job.title} again`,
-      on: { click: () => again(job) },
-    }, "Try again"));
-  } else if (job.video) {
-    item.append(el("a", { class: "button small", href: `/watch/${job.video}` }, "Watch"));
-  }
-  return item;
-}
-
-function failedUpload(upload) {
-  return el("li", { class: "job failed" },
-    el("div", { class: "job-line" }, el("strong", { dir: "auto" }, upload.name),
-      el("span", { class: "state" }, "not uploaded")),
-    el("p", { class: "bad" }, upload.failed),
-    el("div", { class: "group" },
-      el("button", {
-        class: "button small", type: "button", "aria-label": `Try ${upload.name} again`,
-        on: { click: upload.again },
-      }, "Try again"),
-      el("button", {
-        class: "button small", type: "button", "aria-label": `Forget ${upload.name}`,
-        on: { click: upload.drop },
-      }, "Forget")));
+  const words = job.cancelling ? "cancelling" : WORDS[job.state] ?? (now ? "" : "starting");
+  const buttons = [];
+  if (active) buttons.push(cancelButton(job.title, () => cancel(job), job.cancelling));
+  else if (job.video && job.state === "failed") buttons.push(small("Try again", `Try ${job.title} again`, () => again(job)));
+  else if (job.video) buttons.push(el("a", { class: "button small", href: `/watch/${job.video}` }, "Watch"));
+  const below = job.state === "running" ? [bar(`${job.title}: ${now?.name ?? "starting"}`, now?.done ?? 0), stages(job)] : [];
+  if (job.error) below.push(el("p", { class: "bad" }, job.error));
+  return row(job.state, job.title, words, buttons, ...below);
 }
 
 function uploadRow(upload) {
-  if (upload.failed) return failedUpload(upload);
-  return el("li", { class: "job running" },
-    el("div", { class: "job-line" }, el("strong", { dir: "auto" }, upload.name),
-      el("span", { class: "state" }, `uploading ${Math.round(upload.done * 100)} %`)),
-    bar(`${upload.name}: uploading`, upload.done),
-    el("button", {
-      class: "quiet cancel", type: "button", "aria-label": `Cancel ${upload.name}`, title: "Cancel",
-      on: { click: () => upload.request.abort() },
-    }, icon("close")));
+  const { name, done, failed } = upload;
+  if (failed) {
+    const buttons = [small("Try again", `Try ${name} again`, upload.again), small("Forget", `Forget ${name}`, upload.drop)];
+    return row("failed", name, "not uploaded", buttons, el("p", { class: "bad" }, failed));
+  }
+  return row("running", name, `uploading ${Math.round(done * 100)} %`,
+    [cancelButton(name, () => upload.request.abort())], bar(`${name}: uploading`, done));
 }
 
 let pressed = false;
@@ -154,8 +142,9 @@ function draw() {
   waiting = pressed;
   if (pressed) return;
   const focused = document.activeElement?.getAttribute("aria-label");
-  const newest = [...rows].reverse().slice(0, 8);
-  list.replaceChildren(...[...uploads].map(uploadRow), ...newest.map(jobRow));
+  let over = 0; // what waits, runs or failed is there; of the others the last ones
+  const shown = [...rows].reverse().filter(({ state }) => !["done", "cancelled"].includes(state) || (over += 1) <= RECENT);
+  list.replaceChildren(...[...uploads].map(uploadRow), ...shown.map(jobRow));
   if (focused && !document.activeElement?.closest("#job-list")) {
     [...list.querySelectorAll("button")].find(
       (button) => button.getAttribute("aria-label") === focused)?.focus();

@@ -89,9 +89,9 @@ function widthOf(context, text) {
 /** The beginning of a text that fits. */
 function fitted(context, text, room) {
   const width = widthOf(context, text);
-  if (width <= room) return text;
+  if (width <= room) return `\u2068${text}`; // each text in its own direction
   for (let letters = Math.floor((room / width) * text.length); letters > 2; letters -= 1) {
-    const cut = `${text.slice(0, letters).trimEnd()}…`;
+    const cut = `\u2068${text.slice(0, letters).trimEnd()}…`;
     if (widthOf(context, cut) <= room) return cut;
   }
   return "";
@@ -220,9 +220,13 @@ function drawEnds(context, lane, scale, colours) {
   context.font = SMALL;
   context.fillStyle = colours.muted;
   context.textAlign = aside ? "right" : "left";
+  context.strokeStyle = colours.surface; // legible where the curve passes, too
+  context.lineWidth = 3;
   const x = aside ? scale.left - 8 : scale.left + 3;
-  context.fillText(high.toFixed(digits), x, lane.y + 9);
-  context.fillText(low.toFixed(digits), x, lane.y + lane.height - 9);
+  for (const [value, y] of [[high, lane.y + 9], [low, lane.y + lane.height - 9]]) {
+    context.strokeText(value.toFixed(digits), x, y);
+    context.fillText(value.toFixed(digits), x, y);
+  }
   context.textAlign = "left";
 }
 

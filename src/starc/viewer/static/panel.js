@@ -91,13 +91,13 @@ export class Panel extends EventTarget {
       const name = TABS[place];
       tab.replaceChildren(name[0].toUpperCase() + name.slice(1), el("span", {}, String(counts[place])));
     });
+    this.late = this.pressed; // leaving a field by a click on a row may move the rows, and the click would miss
+    if (this.late) return;
     const items = this.items();
     if (this.tab === "events" && this.refill(items)) {
       this.placeDetails();
       return this.mark();
     }
-    this.late = this.pressed; // leaving a field by a click on a row may put the rows in another order
-    if (this.late) return;
     const make = { events: eventRow, segments: segmentRow, speech: speechRow }[this.tab];
     const refocus = this.focused();
     this.building = true; // a field that is taken away must not count as left
@@ -215,13 +215,13 @@ export class Panel extends EventTarget {
       else button.removeAttribute("aria-pressed");
       button.tabIndex = row === stop ? 0 : -1;
     });
-    if (held && state.editing) this.keepInView(held);
+    if (held && state.editing && !this.pressed) this.keepInView(held);
     else if (now.length && state.playing && this.rows[now[0]]) this.scrollTo(this.rows[now[0]]);
   }
 
   /** Rows out of sight have guessed heights, which change when they come into it: look again. */
   keepInView(row, frames = 4) {
-    if (!row.isConnected) return;
+    if (!row.isConnected || this.pressed) return; // a list that moves under the pointer is a lost click
     this.scrollTo(row);
     if (frames) requestAnimationFrame(() => this.keepInView(row, frames - 1));
   }
@@ -229,9 +229,8 @@ export class Panel extends EventTarget {
   /** Scrolls the list alone: scrollIntoView would move the page on a phone. */
   scrollTo(row) {
     const { list } = this;
-    const top = row.offsetTop - list.offsetTop;
     const from = list.scrollTop;
-    const place = getComputedStyle(list).position === "static" ? top : row.offsetTop;
+    const place = row.offsetTop;
     if (place < from || place + row.offsetHeight > from + list.clientHeight) {
       const room = Math.max(0, list.clientHeight - row.offsetHeight);
       list.scrollTop = place - Math.min(room, list.clientHeight / 3);

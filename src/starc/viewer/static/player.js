@@ -39,14 +39,16 @@ export class Player extends EventTarget {
   tick() {
     const { span } = this;
     const going = this.imagined ? this.running : !this.video.paused || this.video.ended;
-    if (span && going && this.time >= Math.min(span.end, this.length) - 1e-3) {
+    // The file may end a little before the record says: that is the end of an event too.
+    const over = span && (this.time >= Math.min(span.end, this.length) - 1e-3 || (!this.imagined && this.video.ended));
+    if (over && going) {
       if (this.looping) {
         this.seek(span.start + 1e-3);
         if (!this.playing) this.toggle();
         return;
       }
       this.span = null;
-      this.toggle();
+      if (this.playing) this.toggle(); // at the end of the video it has stopped by itself
     }
     this.dispatchEvent(new Event("tick"));
   }

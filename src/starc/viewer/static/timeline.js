@@ -59,7 +59,9 @@ export class Timeline extends EventTarget {
     this.backdrop = null;
     const width = this.host.clientWidth;
     const ratio = Math.min(3, window.devicePixelRatio || 1);
-    this.scale.resize(width > 700 ? GUTTER : 6, width - (width > 700 ? GUTTER + 14 : 12));
+    const named = width > 700; // room for the names of the lanes; else there is a legend
+    document.getElementById("legend").hidden = named;
+    this.scale.resize(named ? GUTTER : 6, width - (named ? GUTTER + 14 : 12));
     for (const canvas of [this.lower, this.upper]) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(this.layout.height * ratio);

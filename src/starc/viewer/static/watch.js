@@ -12,6 +12,7 @@ import { controls, Player } from "./player.js";
 import { previewIfNeeded } from "./preview.js";
 import { landing, ordered, prepare } from "./record.js";
 import { Timeline } from "./timeline.js";
+import { toolbar } from "./toolbar.js";
 
 const $ = (id) => document.getElementById(id);
 /** Seconds past a start to seek to: at the start itself the event before may still be current. */
@@ -40,6 +41,7 @@ class Page {
     $("zoom-in").addEventListener("click", () => this.zoom(2));
     $("zoom-out").addEventListener("click", () => this.zoom(0.5));
     $("zoom-fit").addEventListener("click", () => this.fit());
+    toolbar($("zoom"));
     $("follow").addEventListener("click", () => this.follow(!this.following));
     this.timeline.addEventListener("moved", () => this.follow(false)); // whoever scrolls wants to stay
   }
@@ -260,7 +262,7 @@ async function start() {
 
 start().catch((error) => {
   $("title").textContent = "This video cannot be shown";
-  for (const menu of document.querySelectorAll(".tools .pick")) menu.hidden = true;
+  for (const tool of document.querySelectorAll(".tools .pick, #help")) tool.hidden = true;
   document.querySelector(".skip").remove(); // there is no list to skip to
   document.querySelector("main").replaceChildren(el("section", { class: "trouble", "aria-label": "What is wrong" },
     el("p", {}, error.message), el("p", {}, el("a", { class: "button", href: "/" }, "Back to the library"))));
