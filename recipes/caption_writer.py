@@ -91,6 +91,8 @@ WARM = 15
 SAVE_EVERY = 240.0
 """Seconds between states."""
 RETRIEVED = 2
+"""Captions of the datastore read in training, in half of the texts. The shipped writer reads none:
+with them it looks less at the speech (dev/LOG.md)."""
 RIGHT_OVERLAP, RIGHT_METEOR = 0.3, 0.15
 """From when on an event counts as right."""
 
@@ -547,7 +549,7 @@ def ship(file: Path, start: Path, run: Path, spans: Path, small: Path, out: Path
     mark = {checkpoint.MARK: config.pop(checkpoint.MARK)}
     timing = torch.load(spans, weights_only=True)
     writer = WriterConfig(
-        llama=LlamaConfig(**facts), spans=SpanConfig(**timing["settings"]), retrieved=RETRIEVED
+        llama=LlamaConfig(**facts), spans=SpanConfig(**timing["settings"]), retrieved=0
     )
     config = replace(from_dict(config), writer=writer)
     path.write_text(json.dumps(mark | to_dict(config), indent=2) + "\n")
