@@ -88,6 +88,8 @@ def test_every_setting_is_listed_and_can_be_set() -> None:
     shown = CliRunner().invoke(app, ["recipes", "show", "vitt", "--set", "train.epochs=3"])
     assert shown.exit_code == 0 and not [name for name in listed if name not in shown.output]
     assert "Window sizes of SWSA" in CliRunner().invoke(app, ["recipes", "show", "windows"]).output
+    with pytest.raises(ConfigError, match="'lambda_vitt': unknown; did you mean 'lambda-vitt'"):
+        CliRunner().invoke(app, ["recipes", "show", "lambda_vitt"], catch_exceptions=False)
     everything = CliRunner().invoke(app, ["recipes"]).output
     assert all(name in everything for name in (*RECIPES, *ABLATIONS))
 

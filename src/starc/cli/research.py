@@ -288,9 +288,14 @@ def show_recipe(
     overrides: Settings = None,
 ) -> None:
     """Every setting of a recipe as --set names it, with value and meaning; or rows of a table."""
+    from starc.config import suggest
+    from starc.errors import ConfigError
     from starc.training.recipes import RECIPES, apply_overrides, recipe, settings
     from starc.training.tables import ABLATIONS
 
+    known = [*RECIPES, *ABLATIONS]
+    if name not in known:
+        raise ConfigError(f"{name!r}: unknown; {suggest(name, known)}")
     if name in ABLATIONS:
         rows = [[row.name, " ".join(row.overrides) or "as it is"] for row in ABLATIONS[name].rows]
         out.print(_table(ABLATIONS[name].title, rows))
