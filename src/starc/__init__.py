@@ -35,6 +35,9 @@ __version__ = version("starc")
 # machine spinning threads keep those they wait for from running.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("KMP_BLOCKTIME", "0")
+# Virtual machines say that they have AMX and are killed at its first instruction. Without it only
+# large products in bfloat16 take longer.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 _HOMES = {
     "Captioner": "starc.inference.pipeline",
     "Options": "starc.inference.pipeline",

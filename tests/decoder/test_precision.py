@@ -1,5 +1,7 @@
 """Reduced precision: how far off, and what it must not depend on."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,3 +175,10 @@ def test_a_torch_that_does_not_know_the_processor(monkeypatch: pytest.MonkeyPatc
     assert precision.has_bfloat16(torch.device("cpu")) is False
     assert Int8Linear.of(torch.ones(16, 512)).level == 63
     test_int8_sums_do_not_overflow()
+
+
+def test_a_product_in_bfloat16_ends_well() -> None:
+    """In a process of its own: where a virtual machine only claims AMX, it would be killed."""
+    program = "import torch, starc; a = torch.randn(64, 64).bfloat16(); print((a @ a).shape)"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=300)
+    assert ended.returncode == 0
