@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, nargs="+", choices=every, default=every)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    each = max(1, options.kills // len(CASES))
+    each = max(1, options.kills // len(options.cases))
     with tempfile.TemporaryDirectory() as folder:
         place, data = Path(folder), Path(folder) / "data"
         files(data)

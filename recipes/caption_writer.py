@@ -316,7 +316,10 @@ def train(options: argparse.Namespace) -> None:
         optimiser.load_state_dict(state["optimiser"])
         step, spent = state["step"], state["spent"]
     every, timed = (read_videos(options.prepared, name) for name in ("train", "timed"))
-    others = {name: video for name, video in every.items() if name not in timed}
+    others = {name: video for name, video in every.items() if name not in timed} or timed
+    timed = timed or others
+    if not timed:
+        raise SystemExit(f"{options.prepared}: no training video with speech and events")
     held = read_videos(options.prepared, "choose")
     checked = [
         row
@@ -365,7 +368,11 @@ def train(options: argparse.Namespace) -> None:
                 os.replace(run / "state.new", run / "state.pt")
                 with torch.no_grad():
                     held_loss = sum(float(summed_loss(model, row)) for row in checked)
-                print(f"step {step} loss {loss:.3f} held out {held_loss / tokens(checked):.4f}")
+                per_token = held_loss / max(1, tokens(checked))
+                print(f"step {step} loss {loss:.3f} held out {per_token:.4f}", flush=True)
+    if world > 1:  # a process that leaves before the others aborts them
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def start_model(start: Path, *, lora: int, lora_from: int) -> tuple[Llama, Tokenizer]:

@@ -309,6 +309,17 @@ def test_prompts_need_both_switches(data: Path, tmp_path: Path, saliency: bool) 
     assert set(report.unknown) == unused
 
 
+@pytest.mark.parametrize("left_out", ["use_video", "use_speech"])
+def test_a_vid2seq_of_one_sense_keeps_to_it(data: Path, tmp_path: Path, left_out: str) -> None:
+    """VidChapters' --no_video and --no_speech stand so in a file's arguments."""
+    state = published_state(data)
+    state = {name: it for name, it in state.items() if not name.startswith("saliency_proj")}
+    arguments = argparse.Namespace(heads=4, **{left_out: False})
+    path = write(tmp_path / "weights.pth", {"model": state, "args": arguments})
+    inputs = checkpoint.import_published(path, tmp_path / "out").config.inputs
+    assert (inputs.video, inputs.speech) == (left_out != "use_video", left_out != "use_speech")
+
+
 def test_numbers_of_numpy_are_data(data: Path, tmp_path: Path) -> None:
     arguments = argparse.Namespace(heads=np.int64(4), loss_lambda=np.float64(2.0))
     content = {"model": published_state(data), "args": arguments, "best": np.float32(0.5)}

@@ -38,7 +38,7 @@ def run(script: str, *arguments: Path, path: Path, **more: str) -> subprocess.Co
     environment = os.environ | {"PATH": f"{path}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
     command = ["sh", str(RECIPES / script), *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, env=environment | more, timeout=1500
+        command, capture_output=True, text=True, env=environment | more, timeout=7200
     )
 
 

@@ -149,10 +149,13 @@ def test_without_the_package_the_extra_is_named(
 def test_a_line_per_validation_where_there_is_no_terminal(tmp_path: Path) -> None:
     arguments = small.files(tmp_path)
     settings = [part for setting in small.SMALL for part in ("--set", setting)]
-    store = ["--datastore", str(tmp_path / "datastore"), "--run", str(tmp_path / "run")]
+    run = tmp_path / f"[long] {'name ' * 20}"
+    store = ["--datastore", str(tmp_path / "datastore"), "--run", str(run)]
     ended = CliRunner().invoke(app, ["train", "tiny", *arguments, *store, *settings])
     assert ended.exit_code == 0, ended.output
-    assert "epoch 1, step 2: CIDEr" in ended.stdout
+    scores, folder = ended.stdout.splitlines()
+    assert scores.startswith("epoch 1, step 2: CIDEr") and "Recall" in scores
+    assert folder == str(run / "best")
 
 
 def test_runs_begun_before_these_settings_go_on() -> None:

@@ -51,12 +51,22 @@ def test_the_papers_numbers() -> None:
         ("train.warmup=2", "between 0 and 1"),
         ("model.transport.anchor=3", "did you mean 'anchors'"),
         ("train.accumulate=3", "does not divide"),
+        ("transport.anchor=3", "did you mean 'anchors'"),
+        ("transprt.anchors=3", "did you mean 'transport'"),
         ("train", "no value"),
     ],
 )
 def test_overrides_are_checked(override: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         apply_overrides(recipe("youcook2"), [override])
+
+
+def test_settings_of_the_model_need_no_prefix() -> None:
+    """docs/deviations.md and a model's config.json call them so."""
+    long, short = (f"{prefix}transport.centre=true" for prefix in ("model.", ""))
+    chosen = apply_overrides(recipe("youcook2"), [short, "swsa=none"])
+    assert chosen == apply_overrides(recipe("youcook2"), [long, "model.swsa=none"])
+    assert chosen.model.transport.centre and chosen.model.swsa is None
 
 
 def test_unknown_names_offer_the_nearest() -> None:
@@ -78,6 +88,8 @@ def test_every_setting_is_listed_and_can_be_set() -> None:
     shown = CliRunner().invoke(app, ["recipes", "show", "vitt", "--set", "train.epochs=3"])
     assert shown.exit_code == 0 and not [name for name in listed if name not in shown.output]
     assert "Window sizes of SWSA" in CliRunner().invoke(app, ["recipes", "show", "windows"]).output
+    with pytest.raises(ConfigError, match="'lambda_vitt': unknown; did you mean 'lambda-vitt'"):
+        CliRunner().invoke(app, ["recipes", "show", "lambda_vitt"], catch_exceptions=False)
     everything = CliRunner().invoke(app, ["recipes"]).output
     assert all(name in everything for name in (*RECIPES, *ABLATIONS))
 

@@ -85,6 +85,9 @@ def test_examine_looks_at_the_numbers() -> None:
     halved = {name: torch.randn(220, 16) for name in names}
     (rate,) = examine([dict.fromkeys(names, whole)], halved, None).problems
     assert not rate.serious and len(rate.where) == 6 and "row a second" in rate.what
+    two = examine([{"a": whole, "short": whole}], features, None)
+    (unfit,) = [problem for problem in two.problems if problem.serious]
+    assert unfit.where == ("short: 10 rows for 110 s",), "the one that is right is not blamed"
     wide = examine([{"a": whole}], features, None, width=8, held_out=[{"held": whole}])
     assert [problem.where for problem in wide.problems[:2]] == [("a has 16",), ("held has 16",)]
     store = CaptionStore(["stir"], torch.ones(1, 8))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from starc.cli.progress import bar, err, note, out
+from starc.cli.progress import bar, err, note, say
 
 
 def convert(
@@ -49,9 +49,7 @@ def convert(
     for reason, count in converted.left_out.items():
         note(f"{count} accounts {reason}; left out")
     several = {each.video or key for key, each in converted.annotations.items()}
-    out.print(
-        f"{target}: {len(converted.annotations)} accounts of {len(several)} videos", soft_wrap=True
-    )
+    say(f"{target}: {len(converted.annotations)} accounts of {len(several)} videos")
 
 
 def transcribe(
@@ -83,7 +81,7 @@ def transcribe(
                 note(str(said), kind="skipped")
             elif not err.is_terminal:
                 note(f"{path}: {said}", kind=f"{n}/{len(named)}")
-    out.print(str(target), soft_wrap=True)
+    say(str(target))
     if failed:
         note(f"{failed} of {len(named)} videos have no speech; mend them and run this again")
         raise typer.Exit(3 if failed < len(named) else 1)

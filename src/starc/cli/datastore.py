@@ -15,13 +15,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from starc.cli.progress import say
 from starc.errors import ConfigError
 
 if TYPE_CHECKING:
     from starc.media.encoders import TextEncoder
     from starc.retrieval.datastore import Datastore
 
-out = Console(highlight=False, markup=False)
 err = Console(stderr=True, highlight=False, markup=False)
 app = typer.Typer(help="Build, search and edit datastores of captions.", no_args_is_help=True)
 
@@ -167,7 +167,7 @@ def search(
         query_SD = query_SD if store.mean_D is None else query_SD - store.mean_D
         index_SR, score_SR = store.search(query_SD, k=count)
         for index, score in zip(index_SR[0].tolist(), score_SR[0].tolist(), strict=True):
-            out.print(f"{score:.3f}  {store.captions[index]}")
+            say(f"{score:.3f}  {store.captions[index]}")
 
 
 @app.command()
@@ -252,7 +252,7 @@ def info(name: Name) -> None:
         }
     for label, value in lines.items():
         if value not in (None, ""):
-            out.print(f"{label:<12}{value}")
+            say(f"{label:<12}{value}")
 
 
 @contextmanager

@@ -41,6 +41,11 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+def say(text: str) -> None:
+    """A line of results on stdout, as it is: paths and captions may be long or hold brackets."""
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def note(text: str, *, kind: str = "note") -> None:
     """A line for people, on stderr."""
     err.print(f"{kind}: {text}", highlight=False, markup=False, soft_wrap=True)

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from starc.cli.progress import bar, err, note, out, print_json
+from starc.cli.progress import bar, err, note, out, print_json, say
 from starc.cli.score import (
     AnnotatorsOption,
     AsJson,
@@ -150,7 +150,7 @@ def features(
     with bar("Extracting") as progress:
         if verify:
             for path in progress.track(paths):
-                out.print(f"{path}: largest difference {difference(target, path, chosen):.2e}")
+                say(f"{path}: largest difference {difference(target, path, chosen):.2e}")
             return
         done = extract_all(named, target, chosen)
         for n, (path, error) in enumerate(progress.track(done, total=len(named)), start=1):
@@ -208,7 +208,7 @@ def import_checkpoint(
         err.print(f"{kind}: {len(names)}", highlight=False)
         for name in names if kind != "taken" else ():
             err.print(f"  {name}", highlight=False, markup=False)
-    out.print(str(folder))
+    say(str(folder))
 
 
 def train(
@@ -265,7 +265,7 @@ def train(
             text = "  ".join(f"{name} {value:.4g}" for name, value in scores.items())
             progress.update(task, total=line.get("steps"), completed=line["step"], scores=text)
             if "validation" in line and not err.is_terminal:
-                out.print(f"epoch {line['epoch']}, step {line['step']}: {text}", highlight=False)
+                say(f"epoch {line['epoch']}, step {line['step']}: {text}")
 
         run_training(
             recipe,
@@ -277,7 +277,7 @@ def train(
             on_note=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True),
         )
     if os.environ.get("RANK", "0") == "0":
-        out.print(str(run / "best"))
+        say(str(run / "best"))
 
 
 @recipes.callback()
@@ -302,9 +302,14 @@ def show_recipe(
     overrides: Settings = None,
 ) -> None:
     """Every setting of a recipe as --set names it, with value and meaning; or rows of a table."""
+    from starc.config import suggest
+    from starc.errors import ConfigError
     from starc.training.recipes import RECIPES, apply_overrides, recipe, settings
     from starc.training.tables import ABLATIONS
 
+    known = [*RECIPES, *ABLATIONS]
+    if name not in known:
+        raise ConfigError(f"{name!r}: unknown; {suggest(name, known)}")
     if name in ABLATIONS:
         rows = [[row.name, " ".join(row.overrides) or "as it is"] for row in ABLATIONS[name].rows]
         out.print(_table(ABLATIONS[name].title, rows))
@@ -470,7 +475,7 @@ def ablate(
         on_line=lambda line: err.print(line, highlight=False),
     )
     for path in write(chosen, results, run):
-        out.print(str(path))
+        say(str(path))
     raise typer.Exit(3 if any(result.problem for result in results) else 0)
 
 
@@ -503,4 +508,4 @@ def analyse(
             models[0], annotations, features, speech, target, videos=videos or 4, subset=subset
         )
     for path in drawn:
-        out.print(str(path))
+        say(str(path))

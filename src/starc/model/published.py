@@ -160,7 +160,12 @@ def with_shared_settings(config: Config, written: Mapping[str, Any]) -> Config:
     written = {**written, "num_beams": max(1, int(written.get("num_beams", config.decoding.beams)))}
     return dataclasses.replace(
         config,
-        inputs=read(config.inputs, speech_tokens="max_input_tokens"),
+        inputs=read(
+            config.inputs,
+            video="use_video",
+            speech="use_speech",
+            speech_tokens="max_input_tokens",
+        ),
         decoding=read(
             config.decoding,
             beams="num_beams",

@@ -135,7 +135,6 @@ def _features(
             blank.append(f"{video}: {'zeros' if not bool(found.any()) else 'one row repeated'}")
         if annotated.duration:
             rates[video] = len(found) / annotated.duration
-    usual = statistics.median(rates.values()) if rates else FPS
     durations = {video: annotated.duration or 0.0 for video, annotated in annotations.items()}
 
     def odd(expected: float) -> tuple[str, ...]:
@@ -147,6 +146,8 @@ def _features(
             > max(2.0, 0.05 * expected * durations[video])
         )
 
+    most = 2 * len(odd(FPS)) <= len(rates)
+    usual = FPS if most else statistics.median(rates.values())
     return [
         DataProblem("videos without features", missing),
         DataProblem(f"features of another width than {width}", tuple(wrong)),

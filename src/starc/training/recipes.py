@@ -314,9 +314,13 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
 
 
 def apply_overrides(whole: Recipe, overrides: Sequence[str]) -> Recipe:
-    """The recipe with `key=value` settings applied from left to right."""
+    """The recipe with `key=value` settings applied from left to right.
+
+    `transport.centre=true` means `model.transport.centre=true`.
+    """
     for override in overrides:
-        whole = model_config.override(whole, override)
+        named = override.split("=")[0].split(".")[0].strip() in ("model", "train")
+        whole = model_config.override(whole, override if named else f"model.{override}")
     return _checked(whole)
 
 
