@@ -73,7 +73,7 @@ def open_page(browser: Any, site: str, **options: Any) -> Iterator[Any]:
     context = browser.new_context(
         base_url=site, viewport={"width": 1280, "height": 900}, reduced_motion="reduce", **options
     )
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     page = context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(f"error: {error}"))

@@ -263,7 +263,7 @@ def test_a_failed_export_says_why(browser: Any, tmp_path: Path) -> None:
 def test_a_link_with_the_token_works_from_another_site(browser: Any, top: Path) -> None:
     with running(create_app([top / "library"], token="correct-horse")) as site:
         context = browser.new_context()
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(60_000)
         page = context.new_page()
         answer = context.request.get(f"{site}/api/library?token=correct-horse")
         id = next(one["id"] for one in answer.json()["videos"] if one["title"] == "flat")
