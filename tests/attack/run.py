@@ -36,6 +36,8 @@ MEMORY = 4 << 30
 BATCH = 25
 KILLS, DISKS, REQUESTS = 25, 5, 1000
 """Kills and full disks per kind of work, and requests, of the long attack."""
+TRAINING_KILLS = 12
+"""For each of:"""
 KILLED_TRAININGS = ("one process", "one process, --init", "two", "two, --init", "an ablation")
 """The cases of benchmarks/kills.py."""
 Try = Callable[[random.Random], str | None]
@@ -187,7 +189,7 @@ def run(
                 notes, title, many(count), lambda rng, a=attack, w=work, f=folder: a(f, rng, w), end
             )  # type: ignore[misc]
     if only == "training" or (only is None and share >= 1):
-        trainings(notes, many(60))
+        trainings(notes, many(TRAINING_KILLS))
     return notes
 
 
