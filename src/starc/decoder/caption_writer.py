@@ -40,8 +40,8 @@ SCRIPT_EVENTS = 6
 """Most events of one text; longer videos are several."""
 INTRO, BEFORE, INSIDE, AFTER = 24, 28, 70, 10
 """Most words read: at the start of the video, before, inside and after a span."""
-AT_ONCE = 6
-"""Texts that are written at the same time; each holds some 35 MB of keys and values."""
+AT_ONCE = 3
+"""Texts that are written at the same time; each holds some 20 MB of keys and values."""
 
 
 class Word(NamedTuple):
