@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import platform
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import version
@@ -64,7 +63,7 @@ def _cpuid(leaf: int) -> tuple[int, int]:
 # Some virtual machines offer AMX (leaf 7, edx) and hide its layouts of tiles (leaf 0x1D, eax).
 # oneDNN, which multiplies for torch, then sets up empty tiles, and the first product in bfloat16 or
 # int8 is an illegal instruction. It reads this variable at its first use.
-if platform.machine() == "x86_64" and os.name == "posix":
+if os.name == "posix" and os.uname().machine == "x86_64":
     with suppress(OSError):  # a system without memory that may be executed
         if _cpuid(7)[1] >> 24 & 1 and not _cpuid(0x1D)[0]:
             os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
