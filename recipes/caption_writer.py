@@ -6,6 +6,7 @@
     python recipes/caption_writer.py spans   START PREPARED OUT.pt
     python recipes/caption_writer.py ship    MODEL.gguf START RUN SPANS.pt SMALL OUT
     python recipes/caption_writer.py calibrate PREPARED MODEL
+    python recipes/caption_writer.py export  MODEL OUT
 
 `shrink` keeps the pieces that cooks say and all but three layers, whose loss was found not to hurt
 (START: config.json, tokenizer.json, model.safetensors, and what was kept of the file in kept.json).
@@ -17,7 +18,8 @@ the first layers, which the changes leave alone, and tunes it on choose.json. `s
 head beside the small STaRC: pretrained matrices bit by bit as the file has them, changes in 8 bits.
 `calibrate` fits how sure the model says it is to how often it is right on choose.json: an event is
 right if a reference overlaps it by a tIoU of .3 and its caption has METEOR .15 with that
-reference's. PREPARED is a folder of prepare_youcook2.py.
+reference's. `export` writes the writer's language model alone, in the layout of the hub, so that
+`starc train --init llama:OUT` can start from it. PREPARED is a folder of prepare_youcook2.py.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from starc.decoder.caption_writer import (
     scripts,
     words_of,
 )
-from starc.decoder.llama import Llama
+from starc.decoder.llama import Llama, merge
 from starc.decoder.pretrained import (
     Gguf,
     bpe_tokenizer,
@@ -623,6 +625,33 @@ def calibrate(prepared: Path, model: Path) -> None:
             print(f"said {said:.2f}, was {was:.2f}, {int(some_N.sum())} events")
 
 
+def export(model: Path, out: Path) -> None:
+    """The language model, its changes merged, as the hub lays models out."""
+    settings = json.loads((model / checkpoint.CONFIG).read_text())["writer"]["llama"]
+    llama = Llama(config := LlamaConfig(**settings))
+    stored = quantised.unpack(load_file(model / checkpoint.WRITER))
+    inside = {k.removeprefix("llama."): v for k, v in stored.items() if k.startswith("llama.")}
+    llama.load_state_dict(inside)
+    merge(llama)
+    facts = {
+        "model_type": "llama",
+        "hidden_size": config.width,
+        "intermediate_size": config.feed_forward,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.key_value_heads,
+        "head_dim": config.head_width,
+        "vocab_size": config.words,
+        "rope_theta": config.rope_base,
+        "rms_norm_eps": config.norm_epsilon,
+        "tie_word_embeddings": True,
+    }
+    out.mkdir(parents=True)
+    (out / "config.json").write_text(json.dumps(facts, indent=1))
+    save_file(llama.state_dict(), out / "model.safetensors")
+    shutil.copyfile(model / checkpoint.WRITER_TOKENIZER, out / "tokenizer.json")
+
+
 def main() -> None:
     """One of these."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -634,6 +663,7 @@ def main() -> None:
         ("spans", ("start", "prepared", "out")),
         ("ship", ("file", "start", "run", "spans", "small", "out")),
         ("calibrate", ("prepared", "model")),
+        ("export", ("model", "out")),
     ):
         one = kinds.add_parser(kind)
         for path in paths:
@@ -653,7 +683,7 @@ def main() -> None:
         return
     paths = {name: value for name, value in vars(options).items() if name != "kind"}
     steps = {"shrink": shrink, "retrieve": retrieve, "spans": spans, "ship": ship}
-    steps["calibrate"] = calibrate
+    steps |= {"calibrate": calibrate, "export": export}
     steps[options.kind](**paths)
 
 

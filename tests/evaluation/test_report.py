@@ -238,8 +238,16 @@ def test_compare(data: Path, fast: Any) -> None:
     again = {each.metric: each for each in compare(first, second, resamples=500)}
     assert again == differences
 
+    # Trainings from several seeds are one system: a video counts with its mean.
+    seeds = {each.metric: each for each in compare(first, [first, second], resamples=500)}
+    for name, each in differences.items():
+        assert seeds[name].difference == pytest.approx(each.difference / 2, abs=1e-12)
+    assert seeds["METEOR"].low == pytest.approx(differences["METEOR"].low / 2, abs=1e-12)
+
     with pytest.raises(AnnotationError, match="not scored on the same videos"):
         compare(first, score(REFERENCE, REFERENCE, meteor=fast))
+    with pytest.raises(AnnotationError, match="not scored on the same videos"):
+        compare(first, [first, score(REFERENCE, REFERENCE, meteor=fast)])
 
 
 def test_annotators_apart_and_together() -> None:

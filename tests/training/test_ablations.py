@@ -13,17 +13,21 @@ from typer.testing import CliRunner
 
 from starc.cli import app
 from starc.errors import ConfigError
+from starc.evaluation import score
+from starc.files.annotations import prediction_file, read_predictions
 from starc.retrieval import datastore
 from starc.retrieval.datastore import CaptionStore
 from starc.retrieval.hierarchy import HierarchicalStore
 from starc.training.ablations import (
     SHOWN,
+    Result,
     best,
     finished,
     named_datastores,
     run_rows,
     slug,
     with_hierarchy,
+    write,
 )
 from starc.training.tables import ABLATIONS, Ablation, Row, ablation
 from support.small_training import SMALL, WIDTH, files
@@ -88,6 +92,33 @@ def test_an_ablation_goes_on_where_it_stopped(tmp_path: Path, arguments: list[st
     assert ran("pooling", folder, arguments).count("done") == 1
     assert (folder / "table.md").read_text() == before
     assert all(finished(place) and "CIDEr" in best(place) for place in folder.glob("*-seed0"))
+    assert "| minus uniform | CIDEr" in before
+
+
+def test_rows_are_compared_with_the_first_video_by_video(tmp_path: Path, data: Path) -> None:
+    reference, predicted = data / "eval/own_medium_ref.json", data / "eval/own_medium.json"
+    every_other = {name: list(x)[::2] for name, x in read_predictions(predicted).items()}
+    worse = tmp_path / "worse.json"
+    worse.write_text(prediction_file(every_other))
+    metrics = dict.fromkeys(SHOWN, 0.5)
+    results = [
+        Result(Row("whole"), (metrics, metrics), (predicted, predicted)),
+        Result(Row("fewer"), (metrics, metrics), (worse, predicted)),
+        Result(Row("lost"), (), problem="out of memory"),
+    ]
+    written, _ = write(ablation("pooling"), results, tmp_path, references=[reference])
+    table = written.read_text().splitlines()
+    start = next(n for n, line in enumerate(table) if line.startswith("| minus whole | CIDEr"))
+    assert [line.split(" | ")[0] for line in table[start + 2 :] if line[:1] == "|"] == ["| fewer"]
+    recall = table[start + 2].split(" | ")[-1]
+    fewer, whole = (score(file, reference).metrics["Recall"] for file in (worse, predicted))
+    assert recall.startswith(f"**{50 * (fewer - whole):+.2f} (-")
+    # Without the first row, or with one row, there is nothing to compare with.
+    for some in (results[1:], results[:1], [results[2], *results[:2]]):
+        assert (
+            "minus"
+            not in write(ablation("pooling"), some, tmp_path, references=[reference])[0].read_text()
+        )
 
 
 def test_a_hierarchical_datastore_is_built_from_the_own(tmp_path: Path) -> None:

@@ -23,9 +23,11 @@ from starc.errors import (
     MissingExtra,
     StarcError,
 )
+from starc.files.annotations import read_predictions
 from starc.model import checkpoint
 from starc.retrieval.datastore import CaptionStore
 from starc.training import loop
+from starc.training.evaluate import headline_scores
 from starc.training.loop import Training, freeze, rate, train
 from starc.training.recipes import Recipe, TrainConfig, apply_overrides, to_dict
 from starc.training.run import RECIPE, RunFolder
@@ -181,6 +183,10 @@ def test_validation_chooses_the_best(tmp_path: Path, meteor_backend: Any) -> Non
     assert {"CIDEr", "F1", "soda_c"} <= set(scored[0]["validation"])
     assert (tmp_path / "run/best/config.json").is_file()
     assert (tmp_path / "run/last/model.safetensors").is_file()
+    predicted = read_predictions(tmp_path / "run/last/predictions.json")
+    wanted = task(recipe(), validation=True).validation
+    assert wanted is not None and predicted.keys() == {*wanted.ids}
+    assert headline_scores(predicted, wanted) == pytest.approx(scored[-1]["validation"])
 
 
 def test_training_learns(tmp_path: Path) -> None:

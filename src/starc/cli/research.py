@@ -474,7 +474,7 @@ def ablate(
         jobs=jobs,
         on_line=lambda line: err.print(line, highlight=False),
     )
-    for path in write(chosen, results, run):
+    for path in write(chosen, results, run, references=validation, subset=validation_subset):
         say(str(path))
     raise typer.Exit(3 if any(result.problem for result in results) else 0)
 

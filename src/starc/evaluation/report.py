@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -513,25 +514,36 @@ class Difference:
 
 
 def compare(
-    first: Report, second: Report, *, resamples: int = 10_000, seed: int = 0
+    first: Report | Sequence[Report],
+    second: Report | Sequence[Report],
+    *,
+    resamples: int = 10_000,
+    seed: int = 0,
 ) -> list[Difference]:
     """Paired bootstrap of every headline metric that both reports have.
 
-    The interval holds 95 % of the differences when videos are drawn again with replacement.
+    The interval holds 95 % of the differences when videos are drawn again with replacement. A
+    system may be several reports, one for each training seed: a video then counts with its mean.
     """
-    if first.signature != second.signature or first.videos != second.videos:
-        raise AnnotationError(
-            "the two systems are not scored on the same videos in the same way "
-            f"({first.signature} / {second.signature}); score both on the same files"
-        )
+    systems = [[one] if isinstance(one, Report) else list(one) for one in (first, second)]
+    report = systems[0][0]
+    for other in (*systems[0], *systems[1]):
+        if report.signature != other.signature or report.videos != other.videos:
+            raise AnnotationError(
+                "the two systems are not scored on the same videos in the same way "
+                f"({report.signature} / {other.signature}); score both on the same files"
+            )
     if resamples < 1:
         raise ValueError(f"resamples must be positive, got {resamples = }")
-    names = _columns(first)
+    names = _columns(report)
     if not names:
-        raise AnnotationError(f"--compare: the protocol {first.protocol} has no scores per video")
-    both_VC = [np.stack([report.per_video[n] for n in names], 1) for report in (first, second)]
+        raise AnnotationError(f"--compare: the protocol {report.protocol} has no scores per video")
+    both_VC = [
+        np.mean([np.stack([one.per_video[n] for n in names], 1) for one in system], axis=0)
+        for system in systems
+    ]
     rng = np.random.default_rng(seed)
-    videos = len(first.videos)
+    videos = len(report.videos)
     blocks: list[Floats] = []
     for start in range(0, resamples, _RESAMPLES):
         size = min(_RESAMPLES, resamples - start)
@@ -545,8 +557,9 @@ def compare(
     metrics = [name for name in names if "@" not in name]
     if len(metrics) < len(names):
         metrics += LOCALISATION
+    means = [{m: fmean(one.metrics[m] for one in system) for m in metrics} for system in systems]
     return [
-        Difference(metric, first.metrics[metric], second.metrics[metric], low, high, probability)
+        Difference(metric, means[0][metric], means[1][metric], low, high, probability)
         for metric, low, high, probability in zip(
             metrics, low_M, high_M, probability_M, strict=True
         )

@@ -2,7 +2,8 @@
 
 A row is a `starc train` in its own folder and its own process, so rows run in parallel where
 asked, a killed ablation goes on with the rows (and inside the row) that are not done, and one
-failing row does not stop the others. The table has the paper's figures beside ours.
+failing row does not stop the others. The table has the paper's figures beside ours, and under it
+each row is compared with the first, video by video.
 """
 
 from __future__ import annotations
@@ -17,16 +18,19 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from starc.config import suggest
 from starc.errors import ConfigError, StarcError
+from starc.evaluation import compare, score
+from starc.evaluation.meteor import Meteor
 from starc.files.atomic import replacing
 from starc.retrieval.captions import FACTS, read_facts
 from starc.retrieval.datastore import open_datastore
 from starc.retrieval.hierarchy import HICM2, MEDOIDS, HierarchicalStore
-from starc.training.run import METRICS, RECIPE, wait_until_free
+from starc.training.run import METRICS, PREDICTIONS, RECIPE, wait_until_free
 from starc.training.tables import Ablation, Row
 
 SHOWN = {"CIDEr": "CIDEr", "METEOR": "METEOR", "soda_c": "SODA_c", "Bleu_4": "BLEU_4"}
@@ -42,6 +46,8 @@ class Result:
     row: Row
     metrics: tuple[Mapping[str, float], ...]
     """A dictionary per finished seed, raw."""
+    predictions: tuple[Path, ...] = ()
+    """Of the same validations."""
     problem: str | None = None
 
     def mean(self, name: str) -> float | None:
@@ -98,13 +104,15 @@ def run_rows(
     results = []
     for row in ablation.rows:
         problems = [waiting[row.name, seed].result() for seed in seeds]
-        metrics = [
-            best(folder / f"{slug(row.name)}-seed{seed}")
+        runs = [
+            folder / f"{slug(row.name)}-seed{seed}"
             for seed, problem in zip(seeds, problems, strict=True)
             if problem is None
         ]
         shown = with_own_figures(row, datastores.get(row.datastore or ""))
-        results.append(Result(shown, tuple(metrics), next((p for p in problems if p), None)))
+        metrics = tuple(map(best, runs))
+        predictions = tuple(run / "best" / PREDICTIONS for run in runs)
+        results.append(Result(shown, metrics, predictions, next((p for p in problems if p), None)))
     return results
 
 
@@ -192,6 +200,35 @@ def markdown(ablation: Ablation, results: Sequence[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def significance(results: Sequence[Result], references: Sequence[Path], subset: str | None) -> str:
+    """Each row minus the first, with the interval of a paired bootstrap over validation videos."""
+    meteor = cache(Meteor)
+    scored = [
+        (
+            result.row.name,
+            [score(each, references, subset=subset, meteor=meteor) for each in result.predictions],
+        )
+        for result in results
+        if result.predictions and all(each.is_file() for each in result.predictions)
+    ]
+    if len(scored) < 2 or scored[0][0] != results[0].row.name:
+        return ""
+    lines = [
+        f"| minus {scored[0][0]} | " + " | ".join(SHOWN.values()) + " |",
+        "|---|" + "---:|" * len(SHOWN),
+    ]
+    for name, reports in scored[1:]:
+        by_metric = {each.metric: each for each in compare(scored[0][1], reports)}
+        cells = []
+        for each in (by_metric[metric] for metric in SHOWN):
+            text = f"{100 * each.difference:+.2f} ({100 * each.low:+.2f} … {100 * each.high:+.2f})"
+            cells.append(f"**{text}**" if each.clear else text)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", "In brackets 95 % of a paired bootstrap over videos, a video counting with its"]
+    lines += ["mean over seeds; bold where that leaves zero out."]
+    return "\n".join(lines) + "\n"
+
+
 def rows(results: Sequence[Result]) -> str:
     """The same as CSV."""
     text = io.StringIO()
@@ -206,10 +243,19 @@ def rows(results: Sequence[Result]) -> str:
     return text.getvalue()
 
 
-def write(ablation: Ablation, results: Sequence[Result], folder: Path) -> list[Path]:
-    """table.md and table.csv, and the plot of a figure."""
+def write(
+    ablation: Ablation,
+    results: Sequence[Result],
+    folder: Path,
+    *,
+    references: Sequence[Path],
+    subset: str | None = None,
+) -> list[Path]:
+    """table.md and table.csv, and the plot of a figure; `references` are those of validation."""
     written = [folder / "table.md", folder / "table.csv"]
-    for path, text in zip(written, (markdown(ablation, results), rows(results)), strict=True):
+    tables = [markdown(ablation, results), significance(results, references, subset)]
+    texts = ("\n".join(table for table in tables if table), rows(results))
+    for path, text in zip(written, texts, strict=True):
         with replacing(path) as file:
             file.write(text)
     if ablation.kind != "table" and any(result.metrics for result in results):

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from starc.decoder.t5 import PAD
 from starc.errors import CheckpointError, ConfigError, DatastoreError, MissingExtra, StarcError
-from starc.files.annotations import VideoAnnotation
+from starc.files.annotations import VideoAnnotation, prediction_file
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Batch, Collator
@@ -35,7 +36,7 @@ from starc.retrieval.datastore import Datastore
 from starc.training.dataset import Part, Videos, batch_order, batches_per_epoch
 from starc.training.evaluate import as_annotations, caption_videos, headline_scores
 from starc.training.recipes import Recipe, TrainConfig, to_dict
-from starc.training.run import RunFolder, TensorBoard, WandB
+from starc.training.run import PREDICTIONS, RunFolder, TensorBoard, WandB
 
 Progress = Callable[[dict[str, Any]], None]
 """Prediction about each step and each validation, in the main process."""
@@ -262,9 +263,11 @@ class Training:
         better = metrics[config.select] > self.best
         self.best = max(self.best, metrics[config.select])
         self._tell({"step": self.step, "epoch": number, "validation": metrics})
-        self._save(best=better)
+        self._save(best=better, predictions=everyone)
 
-    def _save(self, *, best: bool = False) -> None:
+    def _save(
+        self, *, best: bool = False, predictions: Mapping[str, VideoAnnotation] | None = None
+    ) -> None:
         """A step folder, written by the main process; `best`: no other has been as good."""
         self.accelerator.wait_for_everyone()
         if not self.accelerator.is_main_process:
@@ -272,17 +275,20 @@ class Training:
         plain = self.accelerator.unwrap_model(self.model)
         task = self.task
         state = {"step": self.step, "best": self.best, "is_best": best}
-        folder = self.run.save(
-            self.step,
-            lambda folder: checkpoint.save(
+
+        def write(folder: Path) -> None:
+            checkpoint.save(
                 folder,
                 plain,
                 tokenizer=task.collate.tokenizer,
                 store=task.store,
                 joint=task.joint,
-            ),
-            state | {"optimiser": self.optimiser.state_dict()},
-        )
+            )
+            if predictions is not None:
+                text = prediction_file(predictions)
+                (folder / PREDICTIONS).write_bytes(text.encode("utf-8", "backslashreplace"))
+
+        folder = self.run.save(self.step, write, state | {"optimiser": self.optimiser.state_dict()})
         if best:
             self.run.mark_best(folder)
 

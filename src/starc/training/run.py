@@ -2,7 +2,8 @@
 
     recipe.json  manifest.json     what was asked, of which files, with which versions
     metrics.jsonl                  a line per step and per validation
-    step-000120/                   a whole model folder, with training.pt to go on from
+    step-000120/                   a whole model folder, with training.pt to go on from and, where
+                                   it was validated, predictions.json as starc score reads it
     last, best                     links to such folders, moved in one step
     lock                           says that the folder is a run's
 
@@ -32,6 +33,7 @@ from starc.files.atomic import replacing, sweep
 from starc.model.checkpoint import require_own
 
 RECIPE, MANIFEST, METRICS, STATE = "recipe.json", "manifest.json", "metrics.jsonl", "training.pt"
+PREDICTIONS = "predictions.json"
 LOCK, TENSORBOARD, WANDB = "lock", "tensorboard", "wandb.json"
 """Inside the run's folder."""
 MARK = "A run of starc train; empty or gone, the folder is not known as one.\n"
@@ -188,7 +190,7 @@ class RunFolder:
         for old in self.folder.glob("step-*"):
             if old not in wanted and _STEP.fullmatch(old.name) and not old.is_symlink():
                 with suppress(CheckpointError):  # somebody keeps a file there
-                    require_own(old, STATE)
+                    require_own(old, STATE, PREDICTIONS)
                     shutil.rmtree(old, ignore_errors=True)
 
 
