@@ -3,10 +3,11 @@
     python benchmarks/narrated.py [--model FOLDER] [--voice]
 
 The recipes were written for this file and are in no training data. Speech is taken as exact
-subtitles (a word takes .4 s), or with --voice spoken by flite and heard by the embedded recogniser;
-without pictures. For each step its words, and the caption of the
-event that overlaps it most, are printed to be judged by eye: right is the right verb on the right
-thing.
+subtitles (a word takes .4 s), or with --voice spoken by festival and heard by the embedded
+recogniser; without pictures. For each step its words, and the captions of all events that overlap
+it by two seconds, are printed to be judged by eye, the one that overlaps it most first: a step is
+found if one has the right verb on the right thing. Festival's voice is the one of Debian's that the
+recogniser hears best: 30 of 534 words are wrong, 38 with flite's (slt) and 47 (rms).
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from starc.types import Event, Sentence
 
 WORD, PAUSE = 0.4, 1.5
 """Seconds of a word, and between sentences."""
-FLITE = ("flite", "-voice", "slt", "--setf", "duration_stretch=1.2")
+FESTIVAL = ("text2wave", "-eval", "(voice_cmu_us_slt_arctic_hts)")
+SHARED = 2.0
+"""Seconds that an event and a step have in common, at least."""
 
 
 def recipes() -> dict[str, list[str]]:
@@ -53,14 +56,14 @@ def told(lines: list[str]) -> tuple[list[Sentence], list[tuple[float, float, str
 
 
 def spoken(lines: list[str]) -> tuple[list[Sentence], list[tuple[float, float, str]], float]:
-    """The same as `told`, as flite speaks it and the embedded recogniser hears it."""
+    """The same as `told`, as festival speaks it and the embedded recogniser hears it."""
     sounds, steps, at = list[bytes](), list[tuple[float, float, str]](), 0.0
     with tempfile.TemporaryDirectory() as folder:
         sound = Path(folder) / "sound.wav"
         for line in lines:
             start = at
             for text in line.removeprefix("* ").split(" | "):
-                subprocess.run([*FLITE, "-t", text, "-o", sound], check=True)
+                subprocess.run([*FESTIVAL, "-o", sound], input=text.encode(), check=True)
                 with wave.open(str(sound)) as file:
                     rate, samples = file.getframerate(), file.readframes(file.getnframes())
                 sounds += [samples, bytes(2 * round(PAUSE * rate))]
@@ -86,8 +89,8 @@ def main() -> None:
     arguments.add_argument("--quick", action="store_true", help="one recipe")
     arguments.add_argument("--voice", action="store_true", help="spoken and heard")
     options = arguments.parse_args()
-    if options.voice and shutil.which("flite") is None:
-        raise SystemExit("flite is not installed; apt-get install flite")
+    if options.voice and shutil.which("text2wave") is None:
+        raise SystemExit("festival is missing; apt-get install festival festvox-us-slt-hts")
     loaded = checkpoint.load(options.model, device="cpu")
     assert loaded.joint is not None
     for name, lines in list(recipes().items())[: 1 if options.quick else None]:
@@ -97,13 +100,13 @@ def main() -> None:
         video = VideoInputs(name, features_TD, times, len(times), duration, tuple(sentences))
         (prediction,) = predict(loaded, [video])
         print(f"\n{name}: {len(prediction.events)} events for {len(steps)} steps")
-        row(["step", "said", "caption", "confidence"])
-        row(["---"] * 4)
+        row(["step", "said", "captions"])
+        row(["---"] * 3)
         for start, end, said in steps:
-            best = max(prediction.events, key=lambda one: overlap(one, start, end), default=None)
-            caption = "-" if best is None or overlap(best, start, end) <= 0 else best.caption
-            sure = f"{best.confidence:.0%}" if best and best.confidence is not None else ""
-            row([f"{start:.0f}-{end:.0f} s", said, caption, sure])
+            near = [one for one in prediction.events if overlap(one, start, end) >= SHARED]
+            near.sort(key=lambda one: -overlap(one, start, end))
+            captions = "; ".join(f"{one.caption} ({one.confidence:.0%})" for one in near)
+            row([f"{start:.0f}-{end:.0f} s", said, captions or "-"])
 
 
 if __name__ == "__main__":
