@@ -110,6 +110,14 @@ def test_a_door_that_stays_shut_says_why(
     assert says in str(result.exception) and "\n" not in str(result.exception)
 
 
+def test_a_kept_answer_knows_a_device_that_is_none(starc_caption: Callable[..., Result]) -> None:
+    assert starc_caption().exit_code == 0
+    assert starc_caption("--device", "cuda:1").exit_code == 0  # kept: nothing has to be computed
+    result = starc_caption("--device", "abacus")
+    assert isinstance(result.exception, StarcError), result.output
+    assert "--device abacus: not to be had" in str(result.exception)
+
+
 def test_a_limit_holds_for_a_copy_with_chapters(
     starc_caption: Callable[..., Result], tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starc.config import BeamSearch, Config
-from starc.errors import StarcError, Stopped
+from starc.errors import ConfigError, StarcError, Stopped
 from starc.files import cache
 from starc.inference.jobs import find_videos
 from starc.media.container import MediaLimits
@@ -55,6 +55,10 @@ VIDEOS_AT_ONCE = 4
 """Videos that a batch hands over together: four cost the decoder about as much as two."""
 
 
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+"""Kinds of devices; whether one is there is seen when a model is loaded."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """How to caption, beside the model."""
@@ -84,6 +88,10 @@ class Options:
     limits: MediaLimits = field(default_factory=MediaLimits)
     cache: Path | None = None
     """A folder; $XDG_CACHE_HOME/starc by default."""
+
+    def __post_init__(self) -> None:
+        if self.device.partition(":")[0] not in DEVICES:
+            raise ConfigError(f"--device {self.device}: not to be had; use auto or cpu")
 
 
 OnProgress = Callable[[str, float, float], None]
