@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from starc.files.annotations import read_predictions, write_predictions
+from starc.inference.predict import Prediction, WindowPrediction
 from starc.model import checkpoint
 from starc.model.starc import STaRC
 from starc.training.dataset import cut
-from starc.training.evaluate import area_under_curve, evaluate
+from starc.training.evaluate import area_under_curve, evaluate, saliency_auc
 from starc.training.loop import train
 from starc.training.recipes import apply_overrides
 from starc.training.run import RunFolder
@@ -86,6 +87,17 @@ def test_a_model_folder_is_scored(tmp_path: Path, windowing: str) -> None:
     assert {video: one.spans for video, one in again.items()} == {
         video: one.spans for video, one in found.predictions.items()
     }
+
+
+def test_the_saliency_that_is_shown_is_the_one_that_is_judged() -> None:
+    videos = small.videos(1)  # events at 0-6, 8-14 and 16-22 of 24 s
+    shown = [float(second % 8 < 6) for second in range(24)]
+    window = WindowPrediction(0.0, 24.0, [], [1 - one for one in shown], [], 24)
+    seen = torch.zeros(24, small.WIDTH)
+    prediction = Prediction((), tuple(range(24)), seen, tuple(shown), (), (window,))
+    assert saliency_auc({"video0": prediction}, videos) == 1
+    silent = Prediction((), (), seen, (), (), ())
+    assert saliency_auc({"video0": silent}, videos) is None
 
 
 def test_training_in_parts_is_reproducible(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 `evaluate` is what `starc evaluate` does, for any model folder: published checkpoints with published
 features, or one's own; validation during training goes through the same functions. Where the model
 has a saliency head, its scores are compared with the annotation: how often a frame inside an event
-outranks one outside (area under the ROC curve, mean over windows).
+outranks one outside (area under the ROC curve, mean over videos).
 
 `analyse` gives the material of the paper's figures, which figures.py draws: for each video saliency
 against the annotated events, how sharply X and X' change from frame to frame, which anchor each
@@ -184,18 +184,13 @@ def headline_scores(predictions: Mapping[str, VideoAnnotation], videos: Videos) 
 
 
 def saliency_auc(predictions: Mapping[str, Prediction], videos: Videos) -> float | None:
-    """How often a frame inside an event outranks one outside, mean over windows with both kinds."""
+    """How often a frame inside an event outranks one outside, mean over videos with both kinds."""
     areas = []
     for video, prediction in predictions.items():
-        events = tuple(usable_events(_annotation(videos, video)))
-        for window in prediction.windows:
-            inside = events
-            if len(prediction.windows) > 1:
-                inside = long_videos.within(events, window.start, window.end)
-            labels_T = saliency.labels(
-                inside, duration=window.end - window.start, frames=len(window.saliency)
-            )
-            areas.append(area_under_curve(torch.tensor(window.saliency), labels_T.bool()))
+        annotated, shown_T = _annotation(videos, video), torch.tensor(prediction.saliency)
+        events, duration = tuple(usable_events(annotated)), annotated.duration or 0.0
+        inside_T = saliency.labels(events, duration=duration, frames=len(shown_T))
+        areas.append(area_under_curve(shown_T, inside_T.bool()))
     known = [area for area in areas if area is not None]
     return sum(known) / len(known) if known else None
 
