@@ -1,17 +1,18 @@
 #!/bin/sh
 # The components of STaRC with a language model as decoder (docs/benchmarks.md): sh recipes/yc2_llama.sh DATA OUT
 # YouCook2 with what is real at hand (DATA as in docs/data.md). Vid2Seq, whose decoder begins as the language
-# model of the embedded caption writer, is trained once on FIRST of the videos with timed speech; from there
-# every row goes through the same second stage on SECOND other ones and captions HELD videos. Retrieved
+# model of the embedded caption writer, is trained once on STAGE1 of the videos with timed speech; from there
+# every row goes through the same second stage on STAGE2 other ones and captions HELD videos. Retrieved
 # captions are read as words. Some five hours of one core; SEEDS trainings per row, JOBS at a time.
 set -eu
 data=$1 out=$2
 here=$(dirname "$0")
 . "$here/stage.sh"
 mkdir -p "$out"
-[ -e "$out/data.done" ] || once "$out/data" python "$here/prepare_youcook2.py" "$data" "$out/data"
-once "$out/llama" python "$here/caption_writer.py" export "$here/../src/starc/assets/small-youcook2" "$out/llama"
-once "$out/first.json" python - "$out" "${FIRST:-165}" "${SECOND:-56}" "${HELD:-40}" <<'END'
+once "$out/data" python "$here/prepare_youcook2.py" "$data" "$out/data"
+once "$out/llama" python "$here/caption_writer.py" export \
+    "${MODEL:-$here/../src/starc/assets/small-youcook2}" "$out/llama"
+once "$out/llama-first.json" python - "$out" "${STAGE1:-165}" "${STAGE2:-40}" "${HELD:-30}" <<'END'
 import json, sys
 from pathlib import Path
 out = Path(sys.argv[1])
@@ -22,7 +23,7 @@ chosen = json.loads((out / "data/choose.json").read_text())
 for name, some in (("second", {n: timed[n] for n in names[first : first + second]}),
                    ("held", {n: chosen[n] for n in list(chosen)[:held]}),
                    ("first", {n: timed[n] for n in names[:first]})):
-    (out / f"{name}.json").write_text(json.dumps(some))
+    (out / f"llama-{name}.json").write_text(json.dumps(some))
 END
 
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
@@ -31,9 +32,9 @@ set -- --set model.llama.lora=16 --set model.inputs.frames=50 --set model.inputs
     --set model.decoding.max_tokens=128 --set train.relative_rate=false \
     --set train.batch=4 --set train.epochs=1 --set train.clip=1 --set train.learning_rate=1e-3 \
     --set train.fresh_rate=2e-3 --set train.save_every=20 ${SETTINGS:-}
-stage "$out/vid2seq" starc train tiny_youcook2 --annotations "$out/first.json" $files --init "llama:$out/llama" \
+stage "$out/llama-vid2seq" starc train tiny_youcook2 --annotations "$out/llama-first.json" $files --init "llama:$out/llama" \
     --set model.swsa=none --set model.saliency=none --set model.retrieval=none --set model.prompt=none "$@"
-starc ablate components tiny_youcook2 --run "$out/components" --annotations "$out/second.json" $files \
-    --datastore "$out/data/datastore" --validation "$out/held.json" --init "$out/vid2seq/last" \
+starc ablate components tiny_youcook2 --run "$out/llama-components" --annotations "$out/llama-second.json" $files \
+    --datastore "$out/data/datastore" --validation "$out/llama-held.json" --init "$out/llama-vid2seq/last" \
     --set model.retrieval.form=text --set model.retrieval.text_tokens=64 "$@" --seeds "${SEEDS:-3}" --jobs "${JOBS:-1}"
-cat "$out/components/table.md"
+cat "$out/llama-components/table.md"

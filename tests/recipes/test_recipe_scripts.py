@@ -188,6 +188,11 @@ def test_the_embedded_model_and_its_tables(shared: Path, tmp_path: Path) -> None
     assert again.returncode == 0, again.stderr
     assert (out / "tiny-youcook2/datastore").is_dir()
     assert (out / "starc0/metrics.jsonl").stat().st_mtime_ns == before
+    # The same with the language model as decoder, from the writer's.
+    few = {"STAGE1": "3", "STAGE2": "2", "HELD": "2", "MODEL": str(out / "small-youcook2")}
+    ended = run("yc2_llama.sh", data, out, path=tmp_path / "bin", **short | few)
+    assert ended.returncode == 0, ended.stderr
+    assert "| minus Baseline (Vid2Seq) | CIDEr" in ended.stdout and "not run" not in ended.stdout
 
 
 def test_every_recipe_names_what_exists() -> None:
