@@ -208,11 +208,11 @@ def bench_writer(minutes: int = 5) -> None:
             continue
         writer = checkpoint.load(EMBEDDED, device="cpu", precision=precision).writer
         assert writer is not None and writer.head is not None
-        found = best(partial(writer.spans, said, 60.0 * minutes), 1)
+        timing = best(partial(writer.timing, said, 60.0 * minutes), 1)
         written = best(partial(writer.write, [Request(said, spans, similar)]), 1)
         texts = [caption.text for caption in written.result[0]]
         exact = exact or texts
-        report(f"embedded writer, {precision}", minutes_of_speech=minutes, spans_s=found.cpu,
+        report(f"embedded writer, {precision}", minutes_of_speech=minutes, spans_s=timing.cpu,
                events=len(spans), captions_s=written.cpu, peak_GB=peak_bytes() / 1e9,
                captions_as_float32=sum(map(str.__eq__, texts, exact)))  # fmt: skip
 
