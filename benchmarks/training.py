@@ -104,7 +104,7 @@ def make_data(folder: Path, features: int, videos: int) -> None:
     def text(count: int) -> str:
         return " ".join(words[int(rng.paretovariate(0.5)) % len(words)] for _ in range(count))
 
-    annotations, speech = {}, {}
+    annotations, speech = {}, dict[str, dict[str, Any]]()
     (folder / "features").mkdir()
     for n in range(videos):
         video, seconds = f"video{n:03}", rng.randint(60, 300)
