@@ -41,6 +41,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import starc  # noqa: F401  # isort: skip  (before torch, so that its threads sleep while they wait)
 import torch
 from measure import (
     best,
