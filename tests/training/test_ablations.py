@@ -102,8 +102,8 @@ def test_rows_are_compared_with_the_first_video_by_video(tmp_path: Path, data: P
     worse.write_text(prediction_file(every_other))
     metrics = dict.fromkeys(SHOWN, 0.5)
     results = [
-        Result(Row("whole"), (metrics, metrics), (predicted, predicted)),
-        Result(Row("fewer"), (metrics, metrics), (worse, predicted)),
+        Result(Row("whole"), (metrics, metrics), predictions=(predicted, predicted)),
+        Result(Row("fewer"), (metrics, metrics), predictions=(worse, predicted)),
         Result(Row("lost"), (), problem="out of memory"),
     ]
     written, _ = write(ablation("pooling"), results, tmp_path, references=[reference])

@@ -217,7 +217,7 @@ def test_subsets_of_ablate_and_analyse(data: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         ablations, "run_rows", lambda _, arguments, *__, **___: seen.append(arguments) or []
     )
-    monkeypatch.setattr(ablations, "write", lambda *_: [])
+    monkeypatch.setattr(ablations, "write", lambda *_, **__: [])
     line = ["--annotations", both, "--features", str(data / "features.pth"), "-o", str(data / "x")]
     tokenizer = ["--tokenizer", str(data / "tokenizer.json"), "--validation", both]
     subsets = ["--subset", "training", "--validation-subset", "validation"]

@@ -46,9 +46,9 @@ class Result:
     row: Row
     metrics: tuple[Mapping[str, float], ...]
     """A dictionary per finished seed, raw."""
+    problem: str | None = None
     predictions: tuple[Path, ...] = ()
     """Of the same validations."""
-    problem: str | None = None
 
     def mean(self, name: str) -> float | None:
         """Mean over seeds, × 100."""
@@ -112,7 +112,8 @@ def run_rows(
         shown = with_own_figures(row, datastores.get(row.datastore or ""))
         metrics = tuple(map(best, runs))
         predictions = tuple(run / "best" / PREDICTIONS for run in runs)
-        results.append(Result(shown, metrics, predictions, next((p for p in problems if p), None)))
+        problem = next((problem for problem in problems if problem), None)
+        results.append(Result(shown, metrics, problem, predictions))
     return results
 
 
@@ -209,7 +210,7 @@ def significance(results: Sequence[Result], references: Sequence[Path], subset: 
             [score(each, references, subset=subset, meteor=meteor) for each in result.predictions],
         )
         for result in results
-        if result.predictions and all(each.is_file() for each in result.predictions)
+        if references and result.predictions and all(each.is_file() for each in result.predictions)
     ]
     if len(scored) < 2 or scored[0][0] != results[0].row.name:
         return ""
@@ -248,10 +249,10 @@ def write(
     results: Sequence[Result],
     folder: Path,
     *,
-    references: Sequence[Path],
+    references: Sequence[Path] = (),
     subset: str | None = None,
 ) -> list[Path]:
-    """table.md and table.csv, and the plot of a figure; `references` are those of validation."""
+    """table.md, table.csv and the plot of a figure; `references` of validation compare the rows."""
     written = [folder / "table.md", folder / "table.csv"]
     tables = [markdown(ablation, results), significance(results, references, subset)]
     texts = ("\n".join(table for table in tables if table), rows(results))
