@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CAPTIONED_VERSION = 1
 """Version of the JSON that `Captioned.to_json` writes."""
+SOURCES = ("speech", "pictures", "datastore", "person")
+"""Where the times and the words of an event can come from."""
 LONGEST = 1e12
 """Seconds; a time beyond is no time."""
 
@@ -49,6 +51,10 @@ class Event:
     """Geometric mean of its tokens' probabilities, 0 to 1; None for an annotation."""
     repeated: bool = False
     """The model has already said this about (nearly) the same moment."""
+    times_from: tuple[str, ...] = ()
+    """Inputs that took part in start and end, out of SOURCES; empty: unknown."""
+    words_from: tuple[str, ...] = ()
+    """Inputs that took part in the caption, out of SOURCES; empty: unknown."""
 
     def __post_init__(self) -> None:
         _check_span("event", self.start, self.end)
@@ -117,6 +123,8 @@ class Captioned:
     segments: tuple[Segment, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
     """Model, encoders, speech recogniser and versions that made this."""
+    reason: str = ""
+    """Why the video was not captioned, one sentence; empty where it was."""
 
     def __post_init__(self) -> None:
         if not 0 < self.duration <= LONGEST:
@@ -151,7 +159,9 @@ class Captioned:
                 f"expected a captioned video of version {CAPTIONED_VERSION}, "
                 f"found {data.get('starc')!r}"
             )
-        kept: Captioned = _read(cls, {spec.name: data[spec.name] for spec in fields(cls)}, "record")
+        # `reason` is younger than the format: records without it are still read.
+        given = {spec.name: data[spec.name] for spec in fields(cls) if spec.name != "reason"}
+        kept: Captioned = _read(cls, {**given, "reason": data.get("reason", "")}, "record")
         return kept
 
 
