@@ -17,8 +17,7 @@ ROOMS: dict[str, set[str]] = {
     "model": {"files", "media", "decoder", "retrieval"},
     "output": {"files", "media"},
     "inference": {"files", "media", "decoder", "retrieval", "model", "output"},
-    "evaluation": {"files"},
-    "training": {"files", "media", "decoder", "retrieval", "model", "inference", "evaluation"},
+    "training": {"files", "media", "decoder", "retrieval", "model", "inference"},
     "viewer": {"files", "media"},
 }
 ROOMS["cli"] = {*ROOMS}

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.files.annotations import VideoAnnotation
+from starc_eval.annotations import VideoAnnotation
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -19,13 +19,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from starc.errors import AnnotationError
-from starc.evaluation import pairs
-from starc.evaluation.documents import Document, score_documents, words_only
-from starc.evaluation.meteor import Meteor, summable
-from starc.evaluation.meteor import score as meteor_score
-from starc.evaluation.ngrams import bleu, cider, ngrams, rouge
-from starc.evaluation.pairs import (
+from starc_eval import pairs
+from starc_eval.annotations import (
+    VideoAnnotation,
+    accounts,
+    read_predictions,
+    read_proposals,
+    read_references,
+)
+from starc_eval.documents import Document, score_documents, words_only
+from starc_eval.errors import AnnotationError
+from starc_eval.meteor import Meteor, summable
+from starc_eval.meteor import score as meteor_score
+from starc_eval.ngrams import bleu, cider, ngrams, rouge
+from starc_eval.pairs import (
     UNMATCHED,
     Corpus,
     Floats,
@@ -36,15 +43,8 @@ from starc.evaluation.pairs import (
     distinct,
     groups,
 )
-from starc.evaluation.soda import soda
-from starc.evaluation.tokens import OneText, tokenise
-from starc.files.annotations import (
-    VideoAnnotation,
-    accounts,
-    read_predictions,
-    read_proposals,
-    read_references,
-)
+from starc_eval.soda import soda
+from starc_eval.tokens import OneText, tokenise
 
 TIOUS = (0.3, 0.5, 0.7, 0.9)
 SECONDS = (1, 3, 5, 10, 30, 60)
@@ -118,7 +118,7 @@ class Report:
         return (
             f"metrics:{','.join(names)} | {tious}{tokens}protocol:{self.protocol} | "
             f"refs:{self.references} | videos:{self.predicted}/{self.total} | "
-            f"starc:{version('starc')}"
+            f"starc-eval:{version('starc-eval')}"
         )
 
     def to_json(self) -> dict[str, Any]:
