@@ -88,7 +88,8 @@ def _compared(each: Difference) -> Row:
 
 def _print_table(title: list[str], rows: Sequence[Row], width: int = 12) -> None:
     """Aligned columns, the first to the left, and an empty line."""
-    lines: list[Row] = [(title, BOLD), *rows]
+    filled = [(cells + [""] * (len(title) - len(cells)), style) for cells, style in rows]
+    lines: list[Row] = [(title, BOLD), *filled]
     widths = [max(map(len, column)) for column in zip(*(cells for cells, _ in lines), strict=True)]
     widths[0] = max(widths[0], width)
     for (name, *values), style in lines:
