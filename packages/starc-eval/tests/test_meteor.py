@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation import fuzz_meteor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fuzz_meteor
 from starc_eval import alignment, meteor
 from starc_eval.meteor import Meteor, aggregate, normalise
 from starc_eval.pairs import UNMATCHED
