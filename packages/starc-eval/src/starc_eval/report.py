@@ -63,7 +63,7 @@ PROTOCOLS: dict[Protocol, str] = {
     "pdvc2018": "the same, predictions without a match paired with PDVC's fixed string of 2018",
     "paragraph": "PDVC's: all captions of a video as one text, missing videos count 0",
     "proposals": "where events lie, whatever their captions say",
-    "chapters": "VidChapters': dense captions, boundaries at 3 s, 5 s, tIoU .5, .7",
+    "chapters": "VidChapters': dense captions, boundaries at 3 s, 5 s, tIoU 0.5, 0.7",
     "titles": "VidChapters' with given boundaries: each title against its own",
 }
 _ZEROED = ("pdvc", "pdvc2018", "paragraph")
@@ -334,7 +334,7 @@ def _annotator_notes(several: int, annotators: Annotators) -> tuple[str, ...]:
         "(--annotators together: as several references)",
         "together": "they count as several references, unlike published scores of ViTT",
     }[annotators]
-    return (f"{several} accounts are one of several annotators'; {how}",) if several else ()
+    return (f"{several} annotations are one of several annotators'; {how}",) if several else ()
 
 
 def _check(

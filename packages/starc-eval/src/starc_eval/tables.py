@@ -94,7 +94,7 @@ def _print_table(title: list[str], rows: Sequence[Row], width: int = 12) -> None
     widths[0] = max(widths[0], width)
     for (name, *values), style in lines:
         aligned = [value.rjust(size) for value, size in zip(values, widths[1:], strict=True)]
-        print(_styled("  ".join([name.ljust(widths[0]), *aligned]), style))
+        print(_styled("  ".join([name.ljust(widths[0]), *aligned]).rstrip(), style))
     print()
 
 
