@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -11,6 +13,9 @@ from pathlib import Path
 import pytest
 
 import starc_eval
+from starc_eval.command import parser
+
+README = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
 
 
 def ran(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -80,6 +85,20 @@ def test_it_needs_neither_starc_nor_torch(data: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_names_every_option() -> None:
+    options = {name for action in parser()._actions for name in action.option_strings}
+    named = re.findall(r"`(--[\w-]+)", README)
+    assert {*named} == {name for name in options if name.startswith("--")} - {"--help", "--version"}
+
+
+def test_the_python_of_the_readme_runs(data: Path, tmp_path: Path) -> None:
+    for name, source in (("predictions", ""), ("other", ""), ("reference", "_ref")):
+        shutil.copy(data / f"eval/own_small{source}.json", tmp_path / f"{name}.json")
+    (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.S)
+    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_public_names() -> None:
