@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from starc.inference.batch import doubts
+from starc.inference.batch import warnings
 from starc.inference.models import why_unfamiliar
 from starc.inference.pipeline import EMBEDDED, Captioner, Options
 from starc.model import checkpoint
-from starc.types import Captioned, Sentence
+from starc.types import Captioned, Event, Sentence
 from support.needs import SHARED, skip
 
 KITCHEN = (
@@ -81,12 +81,9 @@ def test_real_kitchens_are_told_from_other_places(name: str, kitchen: bool, tmp_
 
 def test_what_is_forced_is_said_to_be_so() -> None:
     found = Captioned("a.mp4", 9.0, (), provenance={"unfamiliar": "frames 4.00 away"})
-    assert doubts(found) == (
-        "not captioned: this is unlike the videos that the model knows, it would invent what "
-        "happens; --force shows that",
-    )
-    forced = dataclasses.replace(found, provenance={**found.provenance, "forced": "yes"})
-    assert doubts(forced)[-1] == "no event was found" and "--force" not in " ".join(doubts(forced))
+    assert warnings(found) == (), "the reason says it"
+    forced = dataclasses.replace(found, events=(Event(0, 5, "stir"),))
+    assert warnings(forced) == ("captions are likely wrong (out of domain)",)
 
 
 def test_without_a_limit_nothing_is_refused() -> None:

@@ -85,6 +85,8 @@ class Options:
     """float32, bfloat16 or int8, of the decoder's arithmetic."""
     force: bool = False
     """Show events also for a video that is not of the model's kind."""
+    lanes: bool = False
+    """Also compute saliency, segments and retrieved captions where they take no part in events."""
     limits: MediaLimits = field(default_factory=MediaLimits)
     cache: Path | None = None
     """A folder; $XDG_CACHE_HOME/starc by default."""
@@ -189,6 +191,12 @@ class Captioner:
         if self._encoder is not None:
             return self._encoder.name
         return self.options.image_encoder or self.config.inputs.image_encoder
+
+    @property
+    def speech_only(self) -> bool:
+        """Whether the events of a video with speech are made from the speech alone."""
+        writer = self.config.writer
+        return writer is not None and writer.spans is not None
 
     @property
     def _encoder_precision(self) -> str:
