@@ -235,7 +235,7 @@ def test_ctrl_c_says_what_is_kept_of_one_video(
     captioner: Captioner, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     video = colour_clip(tmp_path / "a.mp4", seconds=2)
@@ -321,7 +321,8 @@ def test_a_place_that_cannot_be_written_is_said(
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ""] == ["a.mp4"]
 
 
-OUT_OF_DOMAIN = "out of domain: the speech is not about cooking; --force captions it anyway"
+OUT_OF_DOMAIN = "out of domain: the speech is not about cooking"
+ADVICE = "; --force captions it anyway"
 
 
 @pytest.fixture
@@ -329,11 +330,11 @@ def choosy(model: Path, options: Options, monkeypatch: pytest.MonkeyPatch) -> No
     """The embedded model captions only videos whose name begins with "cook", if not forced."""
     shown = Captioner._shown
 
-    def choose(self: Captioner, captioned: Captioned, video: Path) -> Captioned:
-        found = shown(self, captioned, video)
+    def choose(self: Captioner, captioned: Captioned, video: Path, **how: Any) -> Captioned:
+        found = shown(self, captioned, video, **how)
         if video.name.startswith("cook") or self.options.force:
             return dataclasses.replace(found, events=(Event(0, 3, "stir", 0.9),), reason="")
-        apart = {**found.provenance, "unfamiliar": "frames 2.76 away, at most 1.58"}
+        apart = {**found.provenance, "unfamiliar": "frame distance 2.76, at most 1.58"}
         return dataclasses.replace(found, events=(), reason=OUT_OF_DOMAIN, provenance=apart)
 
     monkeypatch.setattr(Captioner, "_shown", choose)
@@ -359,11 +360,11 @@ def test_not_captioned_is_an_exit_code_and_no_file(
     for quiet in ([], ["-q"]):
         result = starc_caption(video, *target, *quiet)
         assert result.exit_code == 4 and result.stdout == ""
-        said = f"talk.mp4: not captioned: {OUT_OF_DOMAIN}"
+        said = f"talk.mp4: not captioned: {OUT_OF_DOMAIN}{ADVICE}"
         assert [line for line in result.stderr.splitlines() if "talk.mp4" in line] == [said]
-        assert "away" not in result.stderr and "→" not in result.stderr
+        assert "distance" not in result.stderr and "→" not in result.stderr
         assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["talk.mp4"]
-    assert "unfamiliar: frames 2.76 away" in starc_caption(video, *target, "-v").stderr
+    assert "unfamiliar: frame distance 2.76" in starc_caption(video, *target, "-v").stderr
     if name is not None:
         assert starc_caption(video, *target, "--force").exit_code == 0
         before = (tmp_path / name).read_bytes()
@@ -380,7 +381,7 @@ def test_a_batch_says_which_videos_have_no_captions(choosy: None, tmp_path: Path
     result = starc_caption(*command)
     assert result.exit_code == 4
     assert "0 captioned, 1 without captions, 0 failed\n" in result.stderr
-    assert f"talk.mp4: not captioned: {OUT_OF_DOMAIN}" in result.stderr
+    assert f"talk.mp4: not captioned: {OUT_OF_DOMAIN}{ADVICE}" in result.stderr
     assert {path.name for path in out.iterdir()} == {
         "talk.json", "manifest.jsonl", "predictions.json"
     }  # fmt: skip
@@ -391,7 +392,7 @@ def test_a_batch_says_which_videos_have_no_captions(choosy: None, tmp_path: Path
     assert "1 captioned, 0 without captions, 0 failed, 1 done before\n" in result.stderr
     assert OUT_OF_DOMAIN not in result.stderr, "said by the run before"
     quiet = starc_caption(*command, "-q", "--no-resume").stderr
-    assert quiet.splitlines() == [f"{folder}/talk.mp4: not captioned: {OUT_OF_DOMAIN}"]
+    assert quiet.splitlines() == [f"{folder}/talk.mp4: not captioned: {OUT_OF_DOMAIN}{ADVICE}"]
     (folder / "broken.mp4").write_text("no")
     assert starc_caption(*command).exit_code == 3
     forced = starc_caption(*command, "--force")
@@ -439,8 +440,8 @@ def test_beams_that_changed_nothing_are_said(
 ) -> None:
     video, shown = colour_clip(tmp_path / "cooking.mp4", seconds=4), Captioner._shown
 
-    def heard(self: Captioner, captioned: Captioned, video: Path) -> Captioned:
-        (event,) = shown(self, captioned, video).events
+    def heard(self: Captioner, captioned: Captioned, video: Path, **how: Any) -> Captioned:
+        (event,) = shown(self, captioned, video, **how).events
         event = dataclasses.replace(event, times_from=("speech",), words_from=("speech",))
         return dataclasses.replace(captioned, video=video.name, events=(event,))
 
@@ -460,9 +461,9 @@ def test_the_embedded_model_hears_alone() -> None:
 def test_lanes_are_asked_for(choosy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     video, asked, shown = colour_clip(tmp_path / "cook.mp4", seconds=4), [], Captioner._shown
 
-    def look(self: Captioner, captioned: Captioned, video: Path) -> Captioned:
+    def look(self: Captioner, captioned: Captioned, video: Path, **how: Any) -> Captioned:
         asked.append(self.options.lanes)
-        return shown(self, captioned, video)
+        return shown(self, captioned, video, **how)
 
     monkeypatch.setattr(Captioner, "_shown", look)
     for options in ([], ["--lanes"]):

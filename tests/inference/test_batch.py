@@ -363,7 +363,7 @@ def test_warnings_are_in_the_row(tmp_path: Path) -> None:
     assert note == "captions are likely wrong (low confidence): the median is 10%"
 
 
-OUT_OF_DOMAIN = "out of domain: the speech is not about cooking; --force captions it anyway"
+OUT_OF_DOMAIN = "out of domain: the speech is not about cooking"
 
 
 class Choosy(Failing):
@@ -373,7 +373,7 @@ class Choosy(Failing):
         found = super().caption(video, features, speech)
         if video.stem not in ("00", "05"):
             return found
-        provenance = {"unfamiliar": "frames 2.76 away, at most 1.58", "speech": "none: noise"}
+        provenance = {"unfamiliar": "frame distance 2.76, at most 1.58", "speech": "none: noise"}
         why = OUT_OF_DOMAIN if video.stem == "00" else ""
         return replace(found, events=(), provenance=provenance, reason=why)
 
@@ -383,7 +383,7 @@ class ChoosyForced(Choosy):
 
     def caption(self, video: Path, features: Any, speech: str) -> Captioned:
         found = Failing.caption(self, video, features, speech)
-        return replace(found, provenance={"unfamiliar": "frames 2.76 away", "forced": "yes"})
+        return replace(found, provenance={"unfamiliar": "frame distance 2.76", "forced": "yes"})
 
 
 def test_not_captioned_is_a_status_of_its_own(tmp_path: Path) -> None:

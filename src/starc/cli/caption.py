@@ -81,7 +81,7 @@ def caption(
     lanes: Annotated[
         bool,
         typer.Option(
-            "--lanes", help="Also compute saliency, segments and retrieved captions for show."
+            "--lanes", help="Also compute segments and retrieved captions that are not used."
         ),
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
@@ -209,7 +209,7 @@ def caption_file(
     are said before the file is written, which may fail.
     """
     from starc.files.cache import check_target
-    from starc.inference.batch import left_as_it_was
+    from starc.inference.batch import left_as_it_was, not_captioned
     from starc.output.formats import check_format, infer, render, write
     from starc.output.mp4 import check_copy
 
@@ -232,7 +232,7 @@ def caption_file(
         raise
     captioned, warnings = replace(output, picture_options=_given(captioner)).select(found)
     if captioned.reason:
-        sys.stderr.write(f"{captioned.video}: not captioned: {captioned.reason}\n")
+        sys.stderr.write(f"{captioned.video}: {not_captioned(captioned.reason)}\n")
         if out is not None and out.exists():
             note(left_as_it_was(out))
         return captioned
@@ -360,12 +360,14 @@ def _looks(
 def _say_row(
     progress: Progress, task: TaskID, before: dict[str, ManifestRow], row: ManifestRow
 ) -> None:
+    from starc.inference.batch import not_captioned
+
     progress.advance(task)
     if before.get(row.name) is row:
         return  # said by the run that wrote it
     lines = {
         "done": row.notes,
-        "not captioned": (f"not captioned: {row.reason}", *row.notes),
+        "not captioned": (not_captioned(row.reason), *row.notes),
         "failed": (row.error,),
     }
     for line in lines[row.status]:

@@ -29,7 +29,7 @@ from starc.files.annotations import prediction_file
 from starc.files.atomic import sweep
 from starc.files.cache import fingerprint, write_text
 from starc.inference.jobs import Job, Manifest, ManifestRow
-from starc.inference.pipeline import Captioner, ReadVideo
+from starc.inference.pipeline import GUESS, Captioner, ReadVideo, can_be_forced
 from starc.media.container import MediaLimits
 from starc.output import formats
 from starc.output.formats import Mode
@@ -38,8 +38,6 @@ from starc.types import Captioned, Event
 log = logging.getLogger("starc")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-UNSURE = 0.25
-"""Median confidence of a video's events below which they are likely wrong."""
 EXPECTED_SILENCE = ("no sound", "not asked for")
 """Why there may be no speech without a warning."""
 NOT_CAPTIONED = 4
@@ -136,6 +134,12 @@ class Written(NamedTuple):
     """Why the video was not captioned."""
 
 
+def not_captioned(reason: str) -> str:
+    """The line on a video without captions, with what to do where something can be done."""
+    advice = "; --force captions it anyway" if can_be_forced(reason) else ""
+    return f"not captioned: {reason}{advice}"
+
+
 def left_as_it_was(path: Path) -> str:
     """A note on an earlier file of a video that is not captioned now."""
     return f"{path.name}: left as it was, from an earlier run"
@@ -159,7 +163,7 @@ def warnings(captioned: Captioned) -> tuple[str, ...]:
         lines.append(f"the speech was left out: {why}")
     if "unfamiliar" in captioned.provenance:
         lines.append("captions are likely wrong (out of domain)")
-    if known and (median := statistics.median(known)) < UNSURE:
+    if known and (median := statistics.median(known)) < GUESS:
         lines.append(f"captions are likely wrong (low confidence): the median is {median:.0%}")
     return tuple(lines)
 
