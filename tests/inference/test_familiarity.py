@@ -89,19 +89,19 @@ def test_what_is_forced_is_said_to_be_so() -> None:
 SURE, UNSURE = (Event(0, 5, "stir", 0.5),), (Event(0, 5, "stir", 0.24), Event(5, 9, "fry", 0.1))
 UNLIKE = {"unfamiliar": "frame distance 4.00, at most 1.58"}
 SILENT = "without speech (no sound)"
+SEEN = ": what is seen is unlike the videos that the model was trained on"
 
 
 @pytest.mark.parametrize(
     ("events", "known", "reason"),
     [
         (SURE, {}, ""),
-        (SURE, UNLIKE, f"out of domain {SILENT}: what is seen is unlike the videos that the model "
-         "was trained on"),
+        (SURE, UNLIKE, f"out of domain {SILENT}{SEEN}"),
         (UNSURE, {}, f"low confidence {SILENT}: the median of the events is 17%"),
         ((), {}, f"no event was found {SILENT}"),
-        ((), UNLIKE, f"no event was found {SILENT}"),
+        ((), UNLIKE, f"no event was found {SILENT}{SEEN}"),
     ],
-)  # fmt: skip
+)
 def test_reasons_and_what_force_does_about_them(
     events: tuple[Event, ...], known: dict[str, str], reason: str
 ) -> None:

@@ -485,14 +485,14 @@ class Captioner:
         """
         speech = captioned.provenance.get("speech", "")
         silent = "" if captioned.sentences else f" without speech ({speech.removeprefix('none: ')})"
-        if not captioned.events:
-            return f"no event was found{silent}"
+        unlike = ""
         if "unfamiliar" in captioned.provenance:
             what = "what is said" if captioned.sentences else "what is seen"
-            return (
-                f"{OUT_OF_DOMAIN}{silent}: {what} is unlike the videos that the model was trained "
-                "on"
-            )
+            unlike = f": {what} is unlike the videos that the model was trained on"
+        if not captioned.events:
+            return f"no event was found{silent}{unlike}"
+        if unlike:
+            return f"{OUT_OF_DOMAIN}{silent}{unlike}"
         sure = [event.confidence for event in captioned.events if event.confidence is not None]
         median = statistics.median(sure) if sure else 1.0
         if self.config.writer is not None and median < GUESS:
