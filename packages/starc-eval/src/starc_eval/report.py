@@ -336,7 +336,7 @@ def _annotator_notes(several: int, annotators: Annotators) -> tuple[str, ...]:
         "(--annotators together: as several references)",
         "together": "they count as several references, unlike published scores of ViTT",
     }[annotators]
-    return (f"{several} annotations are by several annotators of a video; {how}",) if several else ()
+    return (f"{several} annotations are by several annotators; {how}",) if several else ()
 
 
 def _check(
