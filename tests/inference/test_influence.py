@@ -7,6 +7,7 @@ noise, one by one and all together.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -99,8 +100,11 @@ def words(prediction: Prediction) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
-    return checkpoint.load(EMBEDDED, device="cpu")
+def loaded() -> Iterator[Loaded]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on a busy machine two wait for each other at every product
+    yield checkpoint.load(EMBEDDED, device="cpu")
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("lanes", [False, True])
@@ -115,12 +119,8 @@ def test_a_video_with_speech_depends_on_its_speech_alone(loaded: Loaded, lanes: 
         assert found[name].saliency == usual.saliency, name
     assert times(found["speech"]) != times(usual) and words(found["speech"]) != words(usual)
     assert bool(usual.segments) == lanes
-
-
-def test_lanes_do_depend_on_pictures_datastore_and_weights(loaded: Loaded) -> None:
-    found = outcomes(loaded, SAID, lanes=True)
-    for name in ("pictures", "datastore", "weights"):
-        assert found[name].segments != found["as it is"].segments, name
+    for name in ("pictures", "datastore", "weights"):  # segments are computed, not used
+        assert (found[name].segments != usual.segments) == lanes, name
 
 
 def test_a_silent_video_depends_on_what_its_events_name(loaded: Loaded) -> None:
