@@ -116,7 +116,7 @@ def speech_options(speech: str | Path) -> dict[str, Any]:
 
 
 class ReadVideo(NamedTuple):
-    """A video that was watched and listened to."""
+    """A video with its speech, and with the features of its frames if they are used."""
 
     video: Path
     features: FrameFeatures
@@ -124,7 +124,7 @@ class ReadVideo(NamedTuple):
 
 
 class Captioner:
-    """A model that captions files: `starc.load(folder).caption("talk.mp4").events`.
+    """A model that captions files: `starc.load(folder).caption("recipe.mp4").events`.
 
     Serves one thread or several; models are loaded when they are first needed.
     """
@@ -208,7 +208,7 @@ class Captioner:
 
     @property
     def encoder_name(self) -> str:
-        """The image encoder's name, by the model's own word unless the user gave another."""
+        """The image encoder's name: the user's choice, else the model's own."""
         if self._encoder is not None:
             return self._encoder.name
         return self.options.image_encoder or self.config.inputs.image_encoder
@@ -330,7 +330,7 @@ class Captioner:
         stop: threading.Event | None = None,
         on_progress: OnProgress = lambda stage, done, total: None,
     ) -> Captioned:
-        """Caption one video, which is watched while it is listened to.
+        """Caption one video; its frames are encoded only if they are used.
 
         `speech` (a subtitle file, or an engine such as "whisper:small"), `language` and `force`
         take the place of those in the options. `on_progress` is called in this thread; setting
