@@ -101,7 +101,7 @@ class Options:
 
 
 OnProgress = Callable[[str, float, float], None]
-"""Hears of a stage (watching, listening, captioning), how far it is and how far it goes: frames,
+"""Called with a stage (watching, listening, captioning), the progress and the total: in frames,
 seconds, and 0 or 1."""
 POLL = 0.2
 """Seconds between two looks at how far the listener is."""
@@ -409,8 +409,8 @@ class Captioner:
     ) -> Iterator[Captioned]:
         """Caption videos, folders of them and lists, one after another as they are asked for.
 
-        `on_progress` also hears of "videos", how many are done and how many there are. `on_error`
-        hears of those that cannot be captioned; without it the first one raises.
+        `on_progress` is also called with "videos", how many are done and how many there are;
+        `on_error` for each that fails. Without it the first failure raises.
         """
         given = [videos] if isinstance(videos, str | Path) else videos
         paths = [video for video, _ in find_videos([Path(one) for one in given])]
