@@ -16,7 +16,7 @@ exits with `exit_code`.
 
 
 class StarcError(Exception):
-    """Anything a user can fix."""
+    """Anything a user can mend."""
 
     exit_code = 1
 
