@@ -85,13 +85,14 @@ def view(
         announce=lambda address: typer.echo(f"starc: {address}", err=True),
         open_browser=browser,
         caption=None if model == "none" else captioning(model),
+        caption_anyway=None if model == "none" else captioning(model, force=True),
         exports={name: export(name) for name in written},
         reference=reference,
         compare=compare,
     )
 
 
-def captioning(model: str) -> Caption:
+def captioning(model: str, *, force: bool = False) -> Caption:
     """The function with which the page captions a video, and stops when it is cancelled.
 
     The model is loaded when it is first asked for: most who open the page only look.
@@ -99,9 +100,9 @@ def captioning(model: str) -> Caption:
 
     @functools.cache
     def captioner() -> Captioner:
-        from starc.inference.pipeline import Captioner
+        from starc.inference.pipeline import Captioner, Options
 
-        return Captioner(model)
+        return Captioner(model, Options(force=force))
 
     def caption(path: Path, progress: Progress, cancelled: Callable[[], bool]) -> Captioned:
         def on_progress(stage: str, done: float, total: float) -> None:

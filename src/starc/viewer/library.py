@@ -73,6 +73,11 @@ class Item:
         return self.record is not None or bool(self.versions)
 
     @property
+    def declined(self) -> bool:
+        """Captioning gave a reason instead of events, and nobody has corrected that."""
+        return bool(self.summary.reason and self.record) and not self.versions
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Ids by which reference files and other systems may know this video."""
         known = [self.key, self.summary.name, self.video and self.video.name]
@@ -87,6 +92,7 @@ class Item:
             "events": self.summary.events,
             "sentences": self.summary.sentences,
             "captioned": self.captioned,
+            "reason": self.summary.reason,
             "versions": len(self.versions),
             "video": self.video is not None,
             "problem": self.summary.problem,

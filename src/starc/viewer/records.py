@@ -54,6 +54,8 @@ class Summary:
     """The file it was made from, as a way from the record's folder."""
     content: str | None = None
     """What that file holds: `starc.files.cache.content_name`."""
+    reason: str = ""
+    """Why the video was not captioned; empty where it was."""
 
     @property
     def size(self) -> int:
@@ -132,6 +134,7 @@ def summarise(content: dict[str, Any], stem: str) -> Summary:
             len(sentences),
             tuple(passages),
             confidence=statistics.median(known) if known else None,
+            reason="" if events else content.get("reason", "") + "",
             **{key: text for key, text in made_of.items() if isinstance(text, str)},
         )
     except MALFORMED as error:

@@ -3,7 +3,7 @@
 
 import { count, el, heard, spoken, stamp } from "./dom.js";
 import { Editor } from "./editor.js";
-import { evidenceBox } from "./evidence.js";
+import { evidenceBox, takesPart } from "./evidence.js";
 import { grade } from "./matching.js";
 import { retrievedList } from "./timeline.js";
 
@@ -23,7 +23,8 @@ export class Panel extends EventTarget {
         const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
         if (!by) return;
         event.stopPropagation();
-        this.open(TABS[(place + by + TABS.length) % TABS.length]);
+        const shown = TABS.filter((_, n) => !this.tabs[n].hidden);
+        this.open(shown[(shown.indexOf(TABS[place]) + by + shown.length) % shown.length]);
         this.tabs[TABS.indexOf(this.tab)].focus();
       });
     });
@@ -89,6 +90,7 @@ export class Panel extends EventTarget {
     const counts = [data.events, data.segments, data.sentences].map((items) => items.length);
     this.tabs.forEach((tab, place) => {
       const name = TABS[place];
+      tab.hidden = name === "segments" && !data.segments.length;
       tab.replaceChildren(name[0].toUpperCase() + name.slice(1), el("span", {}, String(counts[place])));
     });
     this.late = this.pressed; // leaving a field by a click on a row may move the rows, and the click would miss
@@ -104,7 +106,8 @@ export class Panel extends EventTarget {
     this.rows = items.map((item) => make.call(this, item));
     this.drawn = this.outline(items);
     const rows = el("ol", { "aria-label": this.tab }, ...this.rows);
-    this.list.replaceChildren(items.length ? rows : this.nothing());
+    const note = this.note();
+    this.list.replaceChildren(...(note ? [note] : []), items.length ? rows : this.nothing());
     this.building = false;
     this.list.tabIndex = items.length ? -1 : 0;
     this.marked = null;
@@ -113,7 +116,7 @@ export class Panel extends EventTarget {
     refocus();
   }
 
-  /** In the chosen row: what the event rests on and, while editing, the fields. */
+  /** In the chosen row: where the event is from and, while editing, the fields. */
   placeDetails() {
     const chosen = this.tab === "events" ? this.rowOf(this.state.chosen) : undefined;
     this.placeEditor(this.state.editing ? chosen : undefined);
@@ -177,17 +180,26 @@ export class Panel extends EventTarget {
     return true;
   }
 
+  /** Over segments or speech that took part in none of the events. */
+  note() {
+    const sources = { segments: ["pictures", "datastore"], speech: ["speech"] }[this.tab];
+    if (!sources || !this.items().length || takesPart(this.data.events, sources) !== false) return null;
+    return el("p", { class: "apart" }, "Also computed, not used for these captions.");
+  }
+
   nothing() {
     const words = {
-      events: this.state.editing ? "No events. Add one where the playhead is." : this.data.unfamiliar || "No events.",
+      events: this.state.editing ? "No events. Add one where the playhead is." : this.data.reason || "No events.",
       segments: "No segments in this record.",
       speech: "No speech in this record.",
     }[this.tab];
     const box = el("div", { class: "none" }, words);
-    if (this.tab === "events" && this.data.canCaption) {
+    const { canCaption, canCaptionAnyway } = this.data;
+    if (this.tab === "events" && (canCaption || canCaptionAnyway)) {
       box.append(el("br"), el("button", {
-        class: "button primary", type: "button", on: { click: () => this.tell("caption") },
-      }, "Caption this video"));
+        class: canCaption ? "button primary" : "button", type: "button",
+        on: { click: () => this.tell("caption", { anyway: canCaptionAnyway }) },
+      }, canCaption ? "Caption this video" : "Caption anyway"));
     }
     return box;
   }
@@ -275,7 +287,7 @@ function eventRow(event) {
 /** The words of a row, if they are not there already. */
 function fill(row, event) {
   const { match } = event;
-  const shown = JSON.stringify([event.start, event.end, event.caption, match?.iou, match?.event.caption, event.confidence]);
+  const shown = JSON.stringify([event.start, event.end, event.caption, match?.iou, match?.event.caption, event.confidence, event.times_from, event.words_from]);
   if (row.shown === shown) return;
   row.shown = shown;
   const button = row.querySelector("button");

@@ -24,6 +24,12 @@ function spans(record) {
   };
 }
 
+/** Why there are no captions, in the words of the record; empty if there are some, or nobody tried. */
+function notCaptioned({ reason, provenance }) {
+  if (reason) return `Not captioned: ${reason}`;
+  return provenance.unfamiliar ? `Not captioned: ${provenance.unfamiliar}.` : "";
+}
+
 /** What the server sent about a video, ready for timeline, lists and comparison. */
 export function prepare(video) {
   const { record, reference, other } = video;
@@ -34,6 +40,8 @@ export function prepare(video) {
     reference: reference && ordered(reference.record.events),
     other: other && { name: other.name, ...spans(other.record) },
     canCaption: video.can_caption,
+    canCaptionAnyway: video.can_caption_anyway,
+    reason: notCaptioned(record),
   };
 }
 
