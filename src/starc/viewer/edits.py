@@ -160,9 +160,7 @@ def _ms(start: float, end: float) -> tuple[int, int]:
     return round(start * 1000), round(end * 1000)
 
 
-def save(
-    item: Item, events: Sequence[Edited | tuple[float, float, str]], *, seen: int
-) -> int:
+def save(item: Item, events: Sequence[Edited | tuple[float, float, str]], *, seen: int) -> int:
     """Write the next version and return its number; `seen` is the newest the editor knew."""
     item = replace(item, versions=versions_in(item.edits))
     if seen != item.newest:

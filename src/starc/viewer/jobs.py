@@ -253,9 +253,7 @@ def _replace(captioned: Captioned, record: Path) -> Path:
     if before.events or not before.reason:
         raise StarcError(f"{record.name}: has captions by now; reload to see them")
     kept = {key: before.provenance[key] for key in KEPT if key in before.provenance}
-    captioned = replace(
-        captioned, video=before.video, provenance={**captioned.provenance, **kept}
-    )
+    captioned = replace(captioned, video=before.video, provenance={**captioned.provenance, **kept})
     with replacing(record) as file:
         json.dump(captioned.to_json(), file)
     return record
