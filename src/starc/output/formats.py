@@ -203,10 +203,10 @@ def _vtt(captioned: Captioned) -> str:
 
 def _origin_note(captioned: Captioned) -> str:
     """What a note says after its mark, on one line and without the arrow that starts a cue."""
-    said = origin.of_words(captioned)
-    if captioned.reason and not captioned.events:
-        said = f"not captioned: {captioned.reason}"
-    return f", {one_line(said).replace('-->', '→')}" if said else ""
+    said = ". " + origin.why_not(captioned) if origin.why_not(captioned) else ""
+    if words := origin.of_words(captioned):
+        said = f", {words}"
+    return one_line(said).replace("-->", "→")
 
 
 _NO_MARKUP = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")"})
@@ -261,8 +261,8 @@ def _markdown(captioned: Captioned) -> str:
         f"| {clock(event.start)} | {clock(event.end)} | {_md(event.caption)} |\n"
         for event in captioned.events
     ]
-    if captioned.reason and not rows:
-        return f"# {_md(captioned.video)}\n\nNot captioned: {_md(captioned.reason)}\n"
+    if reason := origin.why_not(captioned):
+        return f"# {_md(captioned.video)}\n\n{_md(reason)}\n"
     head = f"# {_md(captioned.video)}\n\n| from | to | what happens |\n|---|---|---|\n"
     return head + "".join(rows)
 

@@ -175,6 +175,8 @@ def _segments(captioned: Captioned) -> str:
 
 def _apart(captioned: Captioned) -> str:
     """What stands over segments and what they retrieved, unless they took part in an event."""
+    if not captioned.events:
+        return ""
     known = origin.used(captioned, "pictures", "datastore")
     return "" if known else origin.NOT_USED if known is False else origin.UNKNOWN_USE
 
@@ -244,8 +246,8 @@ def _event_list(captioned: Captioned, link: str | None) -> str:
             f"<p>{_text(event.caption)} {again}<small>{origin.of_event(event)}</small></p>"
             f"{sure}</li>\n"
         )
-    reason = f"Not captioned: {_text(captioned.reason)}" if captioned.reason else "No events found."
-    content = f'<ol class="list">\n{"".join(items)}</ol>' if items else f"<p>{reason}</p>"
+    nothing = _text(origin.why_not(captioned)) or "No events found."
+    content = f'<ol class="list">\n{"".join(items)}</ol>' if items else f"<p>{nothing}</p>"
     return f"<section><h2>Events</h2>\n{content}</section>\n"
 
 
@@ -268,8 +270,9 @@ def _retrieved_list(captioned: Captioned) -> str:
         return ""
     apart = _apart(captioned)
     return (
-        f"<section><h2>Retrieved captions</h2><p>{f'{apart}. ' if apart else ''}Captions of the datastore nearest to "
-        f'each segment that was looked up, with cosine similarity.</p>\n<div class="grid">{"".join(groups)}</div></section>\n'
+        f"<section><h2>Retrieved captions</h2><p>{apart}{'. ' if apart else ''}Captions of the "
+        f"datastore nearest to each segment that was looked up, with cosine similarity.</p>\n"
+        f'<div class="grid">{"".join(groups)}</div></section>\n'
     )
 
 

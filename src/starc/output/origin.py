@@ -31,6 +31,14 @@ def phrase(sources: Collection[str]) -> str:
     return " and ".join([", ".join([first, *rest[:-1]]), *rest[-1:]])
 
 
+def why_not(captioned: Captioned) -> str:
+    """Why a video without events was not captioned, as a sentence; or ""."""
+    if captioned.events or not captioned.reason:
+        return ""
+    end = "" if captioned.reason.endswith((".", "!", "?")) else "."
+    return f"Not captioned: {captioned.reason}{end}"
+
+
 def of_event(event: Event) -> str:
     """Where its times and its words come from, in one line."""
     return f"Times: {phrase(event.times_from)} · Words: {phrase(event.words_from)}"

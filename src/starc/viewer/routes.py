@@ -142,7 +142,9 @@ class Viewer:
                 "dates": edits.saved_at(item),
                 "fps": self._frame_rate(item),
                 "can_caption": self.queue is not None and not item.captioned,
-                "can_caption_anyway": item.declined and self._can_caption_anyway,
+                "can_caption_anyway": (
+                    item.declined and missing is None and self._can_caption_anyway
+                ),
                 "formats": list(self.exports),
                 "record": _draft(item, version).to_json(),
                 "reference": _compared(self.reference, item),
@@ -214,13 +216,10 @@ class Viewer:
     # Captioning
 
     def caption_video(self, id: Id, anyway: bool = False) -> Response:
-        """Queue a video of the library that nobody has captioned.
-
-        With `anyway` one for which captioning gave a reason instead of events.
-        """
+        """Queue a video of the library that has no captions; `anyway`: one that was declined."""
         item, queue = self._item(id), self._queue()
         if anyway and not (item.declined and self._can_caption_anyway):
-            raise HTTPException(409, "this video cannot be captioned anyway")
+            raise HTTPException(409, "no captions of this video were withheld")
         if item.captioned and not anyway:
             raise HTTPException(409, "this video has captions already")
         job = queue.submit(

@@ -1,36 +1,12 @@
 // Where an event is from, as its record says: what took part in its times and words, and what did not.
-// The words are those of starc/output/origin.py.
 
 import { clock, count, el } from "./dom.js";
+import { isKnown, NOT_USED, originOf, PICTURES, sourcesOf, takesPart } from "./origin.js";
 import { retrievedList } from "./timeline.js";
 
 const MOST = 3; // retrieved captions that are shown
 const SHARE = 0.15; // of the shorter one: less is a touch
-const PHRASES = { speech: "from the speech", pictures: "from the pictures", datastore: "from the datastore", person: "by a person" };
 const NOTHING = { segments: [], captions: [], sentences: [], saliency: null };
-
-/** ["pictures", "datastore"] as "from the pictures and the datastore". */
-export function phrase(sources = []) {
-  const [first, ...rest] = Object.keys(PHRASES).filter((one) => sources.includes(one)).map((one) => PHRASES[one]);
-  if (!first) return "unknown";
-  const others = first.startsWith("from ") ? rest.map((words) => words.replace(/^from /, "")) : rest;
-  const last = others.pop();
-  return [[first, ...others].join(", "), last].filter(Boolean).join(" and ");
-}
-
-/** "Times: from the speech · Words: by a person". */
-export function originOf(event) {
-  return `Times: ${phrase(event.times_from)} · Words: ${phrase(event.words_from)}`;
-}
-
-const sourcesOf = (event) => new Set([...event.times_from ?? [], ...event.words_from ?? []]);
-const isKnown = (event) => Boolean(event.times_from?.length && event.words_from?.length);
-
-/** Whether any of `sources` took part in any event; null if the record does not say. */
-export function takesPart(events, sources) {
-  if (events.some((event) => sources.some((one) => sourcesOf(event).has(one)))) return true;
-  return events.length && events.every(isKnown) ? false : null;
-}
 
 /** Whether something lies in an event's stretch, and does not only touch it. */
 const meets = (event) => (one) => {
@@ -54,16 +30,17 @@ export function evidenceOf(event, data) {
   const sources = sourcesOf(event);
   const evidence = { used: { ...NOTHING }, apart: { ...NOTHING } };
   if (sources.size === 1 && sources.has("person")) return evidence;
-  const put = (name, value, ...from) => {
+  const put = (name, value, from) => {
     evidence[from.some((one) => sources.has(one)) ? "used" : "apart"][name] = value;
   };
   const segments = data.segments.filter(meets(event));
   const inside = data.saliency.filter((_, n) => data.times[n] >= event.start && data.times[n] <= event.end);
-  put("segments", segments, "pictures", "datastore");
-  put("captions", retrieved(segments), "datastore");
-  put("sentences", data.sentences.filter(meets(event)), "speech");
-  // Without segments nobody looked at the pictures: the curve is from the speech.
-  put("saliency", inside.length ? { here: mean(inside), all: mean(data.saliency) } : null, data.segments.length ? "pictures" : "speech");
+  put("segments", segments, PICTURES);
+  put("captions", retrieved(segments), ["datastore"]);
+  put("sentences", data.sentences.filter(meets(event)), ["speech"]);
+  // The model that found the times made this curve for it, from whatever it had.
+  put("saliency", inside.length ? { here: mean(inside), all: mean(data.saliency) } : null,
+    (event.times_from ?? []).filter((one) => one !== "person"));
   return evidence;
 }
 
@@ -107,8 +84,8 @@ export function evidenceBox(event, data) {
 
 const NAMES = {
   model: "Model", weights: "Weights", encoder: "Image encoder", "encoder precision": "Its precision",
-  frames: "Frames", windows: "Windows", speech: "Speech", search: "Decoding", unfamiliar: "Not captioned because",
-  forced: "Captioned all the same", corrected: "Corrected", version: "Saved version", title: "Title", source: "Video file", content: "Its fingerprint",
+  frames: "Frames", windows: "Windows", speech: "Speech", search: "Decoding", "times by": "Times by", "words by": "Words by",
+  unfamiliar: "Out of domain", forced: "Captioned anyway, despite", corrected: "Corrected", version: "Saved version", title: "Title", source: "Video file", content: "Its fingerprint",
   starc: "Version of starc",
 };
 
@@ -120,7 +97,7 @@ function summary({ events, segments, saliency, reason }) {
   if (!events.length) lines.push(reason || "No events.");
   if (saliency.length) lines.push("Saliency is how likely something happens at a moment.");
   if (segments.length) {
-    const apart = takesPart(events, ["pictures", "datastore"]) === false ? " Both were also computed, not used for these captions." : "";
+    const apart = takesPart(events, PICTURES) === false ? ` ${NOT_USED}.` : "";
     lines.push(`Segments are stretches of frames that belong together; for each that was kept, similar captions were looked up in a datastore.${apart}`);
   }
   if (events.some((event) => typeof event.confidence === "number")) lines.push("Confidence is how sure the model is of an event.");

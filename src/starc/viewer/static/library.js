@@ -2,6 +2,7 @@
 
 import { ask, clock, count, download, el, heard, icon, say, spoken } from "./dom.js";
 import { startJobs } from "./jobs.js";
+import { notCaptioned } from "./record.js";
 import { arrange, ORDERS, SHOWN } from "./shelf.js";
 
 const grid = document.getElementById("grid");
@@ -29,7 +30,7 @@ const percent = (share) => `${Math.round(share * 100)} %`;
 function facts(video) {
   if (video.problem) return el("p", { class: "facts bad" }, video.problem);
   if (!video.captioned) return el("p", { class: "facts" }, "Not captioned yet");
-  if (video.reason) return el("p", { class: "facts" }, `Not captioned: ${video.reason}`);
+  if (video.reason) return el("p", { class: "facts" }, notCaptioned(video));
   const parts = [count(video.events, "event")];
   if (video.sentences) parts.push(count(video.sentences, "sentence"));
   if (!video.video) parts.push("video file not here");
@@ -46,7 +47,7 @@ function card(video, { can_caption: canCaption, can_caption_anyway: canCaptionAn
     el("a", { href: `/watch/${video.id}` }, picture(video), el("h2", { dir: "auto" }, video.title),
       heard(`${length}${state}`)),
     facts(video));
-  const anyway = Boolean(video.reason) && !video.versions;
+  const anyway = video.declined;
   if (video.video && (anyway ? canCaptionAnyway : canCaption && !video.captioned)) {
     item.append(el("button", {
       class: "button small", type: "button", "aria-label": `Caption ${video.title}${anyway ? " anyway" : ""}`,

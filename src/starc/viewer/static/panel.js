@@ -3,8 +3,9 @@
 
 import { count, el, heard, spoken, stamp } from "./dom.js";
 import { Editor } from "./editor.js";
-import { evidenceBox, takesPart } from "./evidence.js";
+import { evidenceBox } from "./evidence.js";
 import { grade } from "./matching.js";
+import { NOT_USED, PICTURES, takesPart } from "./origin.js";
 import { retrievedList } from "./timeline.js";
 
 const TABS = ["events", "segments", "speech"];
@@ -182,9 +183,9 @@ export class Panel extends EventTarget {
 
   /** Over segments or speech that took part in none of the events. */
   note() {
-    const sources = { segments: ["pictures", "datastore"], speech: ["speech"] }[this.tab];
+    const sources = { segments: PICTURES, speech: ["speech"] }[this.tab];
     if (!sources || !this.items().length || takesPart(this.data.events, sources) !== false) return null;
-    return el("p", { class: "apart" }, "Also computed, not used for these captions.");
+    return el("p", { class: "apart" }, `${NOT_USED}.`);
   }
 
   nothing() {

@@ -24,10 +24,9 @@ function spans(record) {
   };
 }
 
-/** Why there are no captions, in the words of the record; empty if there are some, or nobody tried. */
-function notCaptioned({ reason, provenance }) {
-  if (reason) return `Not captioned: ${reason}`;
-  return provenance.unfamiliar ? `Not captioned: ${provenance.unfamiliar}.` : "";
+/** Why there are no captions, as a sentence with the record's reason; empty if it has none. */
+export function notCaptioned({ reason }) {
+  return reason && `Not captioned: ${reason}${/[.!?]$/.test(reason) ? "" : "."}`;
 }
 
 /** What the server sent about a video, ready for timeline, lists and comparison. */
@@ -41,7 +40,7 @@ export function prepare(video) {
     other: other && { name: other.name, ...spans(other.record) },
     canCaption: video.can_caption,
     canCaptionAnyway: video.can_caption_anyway,
-    reason: notCaptioned(record),
+    reason: notCaptioned(record.reason ? record : video),
   };
 }
 
