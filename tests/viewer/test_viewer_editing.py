@@ -235,6 +235,7 @@ def test_a_click_on_another_row_is_not_lost_by_leaving_a_field(page: Any) -> Non
     page.get_by_label("Caption", exact=True).fill("another caption")
     row = page.locator(".row > button").nth(40)
     row.scroll_into_view_if_needed()
+    page.wait_for_timeout(300)  # rows that come into sight take their height
     box = row.bounding_box()
     page.mouse.move(box["x"] + 80, box["y"] + 10)
     page.mouse.down()

@@ -236,12 +236,20 @@ def test_what_had_no_part_in_the_captions_stands_apart(browser: Any, tmp_path: P
             said = box.inner_text()
             assert said == "Times: by a person · Words: by a person"
             assert page.evaluate("starc.timeline.state.evidence.size") == 0
+            page.locator(".row > button").nth(3).click()
+            page.get_by_label("Caption", exact=True).fill("crush it")
+            page.keyboard.press("Escape")
+            assert box.inner_text().startswith("Times: from the speech · Words: by a person")
+            page.keyboard.press(">")
+            assert box.inner_text().startswith("Times: by a person · Words: by a person")
+            page.keyboard.press("Control+z")
+            assert box.inner_text().startswith("Times: from the speech · Words: by a person")
             page.keyboard.press("Control+s")
             until(page, "document.getElementById('toast').textContent.includes('version 1')")
     saved = edits.read_captioned(tmp_path / "bare.edits" / "0001.json").events
-    person = [one for one in saved if one.words_from == ("person",)]
-    assert [(one.caption, one.times_from) for one in person] == [("wash the hands", ("person",))]
-    assert sum(one.words_from == speech for one in saved) == len(saved) - 1
+    changed = {one.caption: one.times_from for one in saved if one.words_from == ("person",)}
+    assert changed == {"wash the hands": ("person",), "crush it": speech}
+    assert sum(one.words_from == speech for one in saved) == len(saved) - 2
 
 
 def test_a_video_that_was_not_captioned_says_why_and_can_be_captioned_anyway(

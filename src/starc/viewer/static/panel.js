@@ -5,7 +5,7 @@ import { count, el, heard, spoken, stamp } from "./dom.js";
 import { Editor } from "./editor.js";
 import { evidenceBox } from "./evidence.js";
 import { grade } from "./matching.js";
-import { NOT_USED, PICTURES, takesPart } from "./origin.js";
+import { NOT_USED, originOf, PICTURES, takesPart } from "./origin.js";
 import { retrievedList } from "./timeline.js";
 
 const TABS = ["events", "segments", "speech"];
@@ -121,10 +121,15 @@ export class Panel extends EventTarget {
   placeDetails() {
     const chosen = this.tab === "events" ? this.rowOf(this.state.chosen) : undefined;
     this.placeEditor(this.state.editing ? chosen : undefined);
+    const event = chosen && this.draft.find(this.state.chosen);
+    const about = event && `${event.start} ${event.end} ${originOf(event)}`;
     const old = this.list.querySelector(".evidence");
-    if (old?.parentNode === chosen) return;
+    if (old && old.parentNode === chosen && (old.dataset.about === about || this.draft.held !== null)) return;
     old?.remove();
-    chosen?.append(evidenceBox(this.draft.find(this.state.chosen), this.data));
+    if (!event) return;
+    const box = evidenceBox(event, this.data);
+    box.dataset.about = about; // it stays until that changes
+    chosen.append(box);
   }
 
   placeEditor(wanted) {
