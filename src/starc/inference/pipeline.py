@@ -55,6 +55,8 @@ IN_BFLOAT16 = frozenset({"efficientnet-lite0"})
 """Image encoders that compute in bfloat16 where the processor does."""
 GUESS = 0.25
 """Median confidence of a video's events below which a calibrated model does not show them."""
+OUT_OF_DOMAIN, LOW_CONFIDENCE = "out of domain", "low confidence"
+"""How the reasons begin for which events are not shown unless forced."""
 VIDEOS_AT_ONCE = 4
 """Videos that a batch hands over together: four cost the decoder about as much as two."""
 
@@ -466,14 +468,12 @@ class Captioner:
         if len(captioned.frame_times) == 1:
             events = _of_one_picture(captioned)
         reason = self._why_not(captioned)
-        if reason and force:
+        if force and can_be_forced(reason):
             known, reason = {**known, "forced": reason}, ""
-        elif reason:
-            events = ()
         return replace(
             captioned,
             video=printable_name(video),
-            events=events,
+            events=() if reason else events,
             provenance=known,
             reason=reason,
         )
@@ -485,20 +485,18 @@ class Captioner:
         """
         speech = captioned.provenance.get("speech", "")
         silent = "" if captioned.sentences else f" without speech ({speech.removeprefix('none: ')})"
+        unlike = ""
         if "unfamiliar" in captioned.provenance:
             what = "what is said" if captioned.sentences else "what is seen"
-            return (
-                f"out of domain{silent}: {what} is unlike the videos that the model was trained "
-                "on; --force captions it anyway"
-            )
+            unlike = f": {what} is unlike the videos that the model was trained on"
         if not captioned.events:
-            return f"no event was found{silent}"
+            return f"no event was found{silent}{unlike}"
+        if unlike:
+            return f"{OUT_OF_DOMAIN}{silent}{unlike}"
         sure = [event.confidence for event in captioned.events if event.confidence is not None]
-        if self.config.writer is not None and sure and statistics.median(sure) < GUESS:
-            return (
-                f"low confidence{silent}: {statistics.median(sure):.0%}, the captions would be "
-                "guesses; --force shows them"
-            )
+        median = statistics.median(sure) if sure else 1.0
+        if self.config.writer is not None and median < GUESS:
+            return f"{LOW_CONFIDENCE}{silent}: the median of the events is {median:.0%}"
         return ""
 
     def _place(self, kind: str) -> Path:
@@ -520,6 +518,11 @@ def load(
     captioner = Captioner(model, replace(options, device=device, force=force or options.force))
     captioner.loaded, captioner.encoder  # noqa: B018  a wrong name is said now, not at the first video
     return captioner
+
+
+def can_be_forced(reason: str) -> bool:
+    """Whether there are events that were withheld for this reason and that `force` shows."""
+    return reason.startswith((OUT_OF_DOMAIN, LOW_CONFIDENCE))
 
 
 def _read_captioned(entry: Path) -> Captioned | None:
