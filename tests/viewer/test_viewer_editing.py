@@ -374,7 +374,9 @@ def test_many_events_at_once(page: Any, tmp_path: Path) -> None:
     page.get_by_label("Find", exact=True).fill("s")
     page.get_by_label("Replace with").fill("z")
     page.get_by_role("button", name="Replace all").click()
-    until(page, "!document.querySelector('dialog[open]') && starc.data.events[1].caption[0] === 'z'")
+    until(
+        page, "!document.querySelector('dialog[open]') && starc.data.events[1].caption[0] === 'z'"
+    )
     assert captions(page)[1] == "zlice" and "6 captions changed" in toast(page)
 
     subtitles = tmp_path / "talk.vtt"
