@@ -75,7 +75,7 @@ SPEECH, PERSON = ("speech",), ("person",)
             edits.Edited(12.0, 14.0, "wash", SPEECH, ("datastore",)),
             PERSON,
             PERSON,
-        ),  # is not believed
+        ),  # not believed
     ],
 )
 def test_what_a_person_changed_is_by_a_person(

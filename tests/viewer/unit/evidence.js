@@ -37,7 +37,7 @@ export const tests = {
     const old = from([]);
     is(words(old), [...origin(old), "Also in the record; whether it was used is unknown", said, level, found, retrieved]);
   },
-  "an event by a person rests on nothing": (is) => {
+  "an event by a person has no evidence": (is) => {
     is(words(from(["person"])), ["Times: by a person · Words: by a person"]);
     const { used } = evidenceOf(from(["person"]), data);
     is([used.segments, used.sentences], [[], []]);
