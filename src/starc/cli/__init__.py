@@ -71,7 +71,7 @@ app.add_typer(research.recipes, name="recipes")
 
 
 def main() -> None:
-    """Run the command line; one line on stderr for whatever a user can mend."""
+    """Run the command line; one line on stderr for whatever a user can fix."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What the formats are in, in every locale; a name may hold bytes that are no text.

@@ -103,7 +103,7 @@ class Options:
 
 
 OnProgress = Callable[[str, float, float], None]
-"""Hears of a stage (watching, listening, captioning), how far it is and how far it goes: frames,
+"""Called with a stage (watching, listening, captioning), the progress and the total: in frames,
 seconds, and 0 or 1."""
 POLL = 0.2
 """Seconds between two looks at how far the listener is."""
@@ -118,7 +118,7 @@ def speech_options(speech: str | Path) -> dict[str, Any]:
 
 
 class ReadVideo(NamedTuple):
-    """A video that was watched and listened to."""
+    """A video with its speech, and with the features of its frames if they are used."""
 
     video: Path
     features: FrameFeatures
@@ -126,7 +126,7 @@ class ReadVideo(NamedTuple):
 
 
 class Captioner:
-    """A model that captions files: `starc.load(folder).caption("talk.mp4").events`.
+    """A model that captions files: `starc.load(folder).caption("recipe.mp4").events`.
 
     Serves one thread or several; models are loaded when they are first needed.
     """
@@ -210,7 +210,7 @@ class Captioner:
 
     @property
     def encoder_name(self) -> str:
-        """The image encoder's name, by the model's own word unless the user gave another."""
+        """The image encoder's name: the user's choice, else the model's own."""
         if self._encoder is not None:
             return self._encoder.name
         return self.options.image_encoder or self.config.inputs.image_encoder
@@ -332,7 +332,7 @@ class Captioner:
         stop: threading.Event | None = None,
         on_progress: OnProgress = lambda stage, done, total: None,
     ) -> Captioned:
-        """Caption one video, which is watched while it is listened to.
+        """Caption one video; its frames are encoded only if they are used.
 
         `speech` (a subtitle file, or an engine such as "whisper:small"), `language` and `force`
         take the place of those in the options. `on_progress` is called in this thread; setting
@@ -411,8 +411,8 @@ class Captioner:
     ) -> Iterator[Captioned]:
         """Caption videos, folders of them and lists, one after another as they are asked for.
 
-        `on_progress` also hears of "videos", how many are done and how many there are. `on_error`
-        hears of those that cannot be captioned; without it the first one raises.
+        `on_progress` is also called with "videos", how many are done and how many there are;
+        `on_error` for each that fails. Without it the first failure raises.
         """
         given = [videos] if isinstance(videos, str | Path) else videos
         paths = [video for video, _ in find_videos([Path(one) for one in given])]
