@@ -289,6 +289,8 @@ def test_a_video_that_was_not_captioned_says_why_and_can_be_captioned_anyway(
             page.locator(".job.done", has_text="captioned").wait_for()
             watch(page, "talk")
             assert page.locator(".row").count() == 8
+            warning = f"Captioned anyway; the captions are likely wrong ({why})."
+            assert page.locator(".list .apart").inner_text() == warning
             page.get_by_role("button", name="How was this made?").click()
             made = page.get_by_role("dialog", name="How was this made?").inner_text()
             assert "Captioned anyway, despite" in made and why in made

@@ -2,6 +2,7 @@
 
 const PHRASES = { speech: "from the speech", pictures: "from the pictures", datastore: "from the datastore", person: "by a person" };
 export const NOT_USED = "Also computed, not used for these captions";
+export const MODEL = ["speech", "pictures", "datastore"]; // what captions are made from, unless by a person
 export const PICTURES = ["pictures", "datastore"]; // in which segments take part
 
 /** ["pictures", "datastore"] as "from the pictures and the datastore". */

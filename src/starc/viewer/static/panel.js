@@ -5,7 +5,7 @@ import { count, el, heard, spoken, stamp } from "./dom.js";
 import { Editor } from "./editor.js";
 import { evidenceBox } from "./evidence.js";
 import { grade } from "./matching.js";
-import { NOT_USED, originOf, PICTURES, takesPart } from "./origin.js";
+import { MODEL, NOT_USED, originOf, PICTURES, takesPart } from "./origin.js";
 import { retrievedList } from "./timeline.js";
 
 const TABS = ["events", "segments", "speech"];
@@ -186,11 +186,19 @@ export class Panel extends EventTarget {
     return true;
   }
 
-  /** Over segments or speech that took part in none of the events. */
+  /** Over events that were withheld at first, and over segments or speech that took part in none. */
   note() {
+    if (this.tab === "events") return this.warning();
     const sources = { segments: PICTURES, speech: ["speech"] }[this.tab];
     if (!sources || !this.items().length || takesPart(this.data.events, sources) !== false) return null;
     return el("p", { class: "apart" }, `${NOT_USED}.`);
+  }
+
+  /** Captions that somebody asked for although there is a reason against them. */
+  warning() {
+    const { events, forced } = this.data;
+    if (!forced || !events.length || takesPart(events, MODEL) === false) return null;
+    return el("p", { class: "apart" }, `Captioned anyway; the captions are likely wrong${forced === "yes" ? "" : ` (${forced})`}.`);
   }
 
   nothing() {

@@ -40,6 +40,7 @@ export function prepare(video) {
     other: other && { name: other.name, ...spans(other.record) },
     canCaption: video.can_caption,
     canCaptionAnyway: video.can_caption_anyway,
+    forced: record.provenance.forced,
     reason: notCaptioned(record.reason ? record : video),
   };
 }
