@@ -747,7 +747,7 @@ static PyType_Slot Aligner_slots[] = {
 };
 
 static PyType_Spec Aligner_spec = {
-    .name = "starc.evaluation._meteor.Aligner",
+    .name = "starc_eval._meteor.Aligner",
     .basicsize = sizeof(Aligner),
     .flags = Py_TPFLAGS_DEFAULT,
     .slots = Aligner_slots,
