@@ -256,6 +256,24 @@ def test_a_copy_keeps_everything_but_the_chapters(tmp_path: Path, ending: str) -
     assert again.read_bytes() == copy.read_bytes()
 
 
+@pytest.mark.parametrize("ending", [".mp4", ".mkv", ".mov"])
+def test_a_copy_keeps_the_chapters_that_a_video_has(tmp_path: Path, ending: str) -> None:
+    plain, source, copy = (tmp_path / f"{name}{ending}" for name in "abc")
+    make_film(plain)
+    mp4.embed_chapters(plain, source, [Event(0, 1, "theirs"), Event(1, 3, "theirs too")])
+    captioned = Captioned("b", 3.0, (Event(0, 3, "ours"),))
+    kept = formats.write(captioned, copy, source=source)
+    assert titles_of(copy) == titles_of(source) and titles_of(source)[0][-1] == "theirs"
+    assert kept[0] == (
+        "kept the 2 chapters that the video had and left ours out; "
+        "--replace-chapters puts ours in their place"
+    )
+    replaced = formats.write(captioned, copy, source=source, replace_chapters=True)
+    assert [title for *_, title in titles_of(copy)] == ["ours"]
+    assert replaced[0] == "replaced the 2 chapters that the video had"
+    assert not any("left out" in note for note in (*kept[1:], *replaced))
+
+
 def test_a_copy_stays_upright(tmp_path: Path) -> None:
     source = turn(write_clip(tmp_path / "a.mp4", seconds=1, codec="mpeg4"), 90)
     mp4.embed_chapters(source, tmp_path / "b.mp4", [Event(0, 1, "a")])

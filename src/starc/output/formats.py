@@ -89,13 +89,15 @@ def write(
     granularity: float = 1.0,
     source: str | Path | None = None,
     overwrite: bool = False,
+    replace_chapters: bool = False,
     limits: MediaLimits | None = None,
 ) -> tuple[str, ...]:
     """Write one file; returns notes on what had to be repaired or left out.
 
     `source` is the video itself: chapters go into a copy of it, an HTML page plays it, and our
     JSON says where it lies and what it holds, so that `starc view` finds it. A file that
-    we did not write is replaced only with `overwrite`; `limits` are those of the video.
+    we did not write is replaced only with `overwrite`, and the chapters that a video has already
+    only with `replace_chapters`; `limits` are those of the video.
     """
     path, source = Path(path), None if source is None else Path(source)
     format = check_format(format or infer(path), mode, path)
@@ -104,7 +106,9 @@ def write(
             raise ValueError("chapters in a video need `source`, the video itself")
         check_target(path, overwrite=overwrite)
         chosen = chapters.chapters(captioned, granularity)
-        notes = mp4.embed_chapters(source, path, chosen, limits=limits)
+        notes = mp4.embed_chapters(
+            source, path, chosen, replace_chapters=replace_chapters, limits=limits
+        )
         remember(path)
         return (*notes, *_too_fine(captioned, granularity))
     if format == "json" and source is not None:
