@@ -308,7 +308,7 @@ class Captioner:
         on_heard: Callable[[float], None] = lambda seconds: None,
     ) -> Transcript:
         if options.transcript is not None:
-            return read_transcript(options.transcript, video=video.stem)
+            return read_transcript(options.transcript, video=video.name)
         return transcribe(
             video,
             engine=options.engine,
