@@ -383,6 +383,10 @@ def test_wrong_calls(tmp_path: Path) -> None:
         transcribe(tmp_path / "a.mp4", engine="ears")  # type: ignore[arg-type]
     with pytest.raises(VideoError, match="no such file"):
         transcribe(tmp_path / "a.mp4")
+    with pytest.raises(VideoError, match="no such file"):
+        transcribe(tmp_path / "nowhere" / "a.mp4")
+    with pytest.raises(VideoError, match="is an address"):
+        transcribe(Path("https://a.org/a.mp4"))
 
 
 @needs_moonshine

@@ -68,10 +68,11 @@ def check_local(path: str | Path) -> Path:
     For callers that take one file and fetch nothing.
     """
     given = str(path)
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/{1,2}[^/]", given):  # Path("https://a") is https:/a
+    if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?=[^/])", given):
+        shown = f"{address[1]}://{given[address.end() :]}"  # Path("https://a") is https:/a
         raise VideoError(
-            f"{given}: is an address, and only files are read here; the command fetches it: "
-            "starc caption ADDRESS, or in Python starc.media.sources.local_files"
+            f"{shown}: is an address, and only files are read here; starc caption fetches it, "
+            "in Python starc.media.sources.local_files"
         )
     if given == STDIN:
         raise VideoError("-: standard input is read only by the command; name a file")

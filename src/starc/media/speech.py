@@ -34,6 +34,7 @@ from starc.files import cache as caches
 from starc.files.atomic import replacing
 from starc.media import audio, moonshine, subtitles
 from starc.media.container import MICROSECONDS, MediaLimits, open_container
+from starc.media.sources import check_local
 from starc.types import Sentence
 
 log = logging.getLogger("starc")
@@ -137,11 +138,11 @@ def transcribe(
     a folder; `cache` is a folder, $XDG_CACHE_HOME/starc/speech by default. `on_heard` is told how
     many seconds a recogniser has heard. Without `listen`, `Unheard` says that one would have to.
     """
-    path = Path(path)
     if engine not in get_args(Engine):
         raise ValueError(f"engine must be one of {', '.join(get_args(Engine))}, got {engine!r}")
     if engine == "none":
         return Transcript((), "none: not asked for")
+    path = check_local(path)
     with_subtitles = engine in {"auto", "subtitles"}
     if with_subtitles:
         transcript = _sidecar(path, language, strict=engine == "subtitles", warn=listen)

@@ -28,7 +28,7 @@ from starc.files.cache import check_target, content_name, remember, write_text
 from starc.media.container import MediaLimits
 from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
-from starc.output import chapters, html, mp4
+from starc.output import chapters, html, mp4, transcripts
 from starc.output.chapters import clock, one_line, span_ms, stamp
 from starc.types import Captioned
 
@@ -266,6 +266,12 @@ def _md(text: str) -> str:
     return escape(text, quote=False)
 
 
+def _transcript(captioned: Captioned) -> str:
+    if not captioned.sentences:
+        raise VideoError(f"{captioned.video}: nothing is said in it; choose another format")
+    return transcripts.TEXTS["txt"](captioned.sentences)
+
+
 ALIASES = {"md": "markdown"}
 FORMATS: Mapping[str, Format] = {
     # All we know, versioned: the viewer reads this.
@@ -281,6 +287,8 @@ FORMATS: Mapping[str, Format] = {
     "ffmetadata": Format(".ffmetadata", _ffmetadata, only_chapters=True),
     "csv": Format(".csv", _csv),
     "markdown": Format(".md", _markdown),
+    # What is said, a line per sentence.
+    "transcript": Format(".transcript.txt", _transcript),
     # One page that needs nothing else.
     "html": Format(".html", html.render),
     # A copy of the video with chapters: mp4, m4v, mov, mkv, webm.

@@ -1,8 +1,9 @@
 """Chapters inside a copy of the video: streams are copied packet by packet, nothing is encoded.
 
 All of the video stays: languages, titles and flags of the streams, covers, attached files, and its
-own chapters, which ours replace only on demand. The copy appears under its name only when it is whole. Containers that hold chapters are mp4, m4v, mov,
-mkv and webm; a stream that the new container cannot hold is left out and named in a note.
+own chapters, which ours replace only on demand. The copy appears under its name only when it is
+whole. Containers that hold chapters are mp4, m4v, mov, mkv and webm; a stream that the new
+container cannot hold is left out and named in a note.
 """
 
 from __future__ import annotations
