@@ -28,6 +28,7 @@ from starc.errors import ConfigError, StarcError, Stopped
 from starc.files import cache
 from starc.inference.jobs import find_videos
 from starc.media.container import MediaLimits
+from starc.media.language import why_foreign
 from starc.media.processor import has_bfloat16
 from starc.media.sources import check_local
 from starc.media.speech import (
@@ -309,8 +310,8 @@ class Captioner:
         on_heard: Callable[[float], None] = lambda seconds: None,
     ) -> Transcript:
         if options.transcript is not None:
-            return read_transcript(options.transcript, video=video.name)
-        return transcribe(
+            return self._readable(read_transcript(options.transcript, video=video.name), options)
+        found = transcribe(
             video,
             engine=options.engine,
             language=options.language,
@@ -319,6 +320,20 @@ class Captioner:
             limits=options.limits,
             listen=listen,
             on_heard=on_heard,
+        )
+        return self._readable(found, options)
+
+    def _readable(self, speech: Transcript, options: Options) -> Transcript:
+        """The speech, or none where the model reads English and this is another language."""
+        if not self.config.inputs.familiar_speech or (options.language or "").startswith("en"):
+            return speech
+        why = why_foreign(sentence.text for sentence in speech.sentences)
+        if why is None:
+            return speech
+        return Transcript(
+            (),
+            f"none: not English: {speech.provenance}, {why}; --speech FILE hands over a "
+            "translation, --language en takes it for English",
         )
 
     def caption(
