@@ -17,9 +17,9 @@ FEWEST_LATIN = 0.5
 """Share of Latin letters in English at least."""
 FOREIGN = 0.08
 """Share of another language's small words from which a text may be in it."""
-ENGLISH = frozenset(
+ENGLISH = (
     "the and a an to of in is it you that we this for on with so i are be your have can just was "
-    "not if at or as by from will there what they then don't it's i'm do all my me but".split()
+    "not if at or as by from will there what they then don't it's i'm do all my me but"
 )
 # fmt: off
 OTHERS = {
@@ -41,7 +41,8 @@ OTHERS = {
     "Indonesian": "yang dan di ini itu untuk dengan dari tidak ke kita saya ada akan bisa sudah",
 }
 # fmt: on
-_SMALL = {name: frozenset(words.split()) - ENGLISH for name, words in OTHERS.items()}
+_ENGLISH = frozenset(ENGLISH.split())
+_OTHERS = {name: frozenset(words.split()) - _ENGLISH for name, words in OTHERS.items()}
 
 
 def why_foreign(texts: Iterable[str]) -> str | None:
@@ -55,9 +56,9 @@ def why_foreign(texts: Iterable[str]) -> str | None:
     words = Counter(re.findall(r"\b[^\W\d_]+(?:'[^\W\d_]+)?\b", text))
     if words.total() < MIN_WORDS:
         return None
-    found = {name: sum(words[word] for word in small) for name, small in _SMALL.items()}
+    found = {name: sum(words[word] for word in small) for name, small in _OTHERS.items()}
     name = max(found, key=found.__getitem__)
-    english = sum(words[word] for word in ENGLISH)
+    english = sum(words[word] for word in _ENGLISH)
     if found[name] > max(english, FOREIGN * words.total()):
         return f"{name} words"
     return None
