@@ -294,8 +294,8 @@ def _from_data(path: Path, data: Any, video: str | None) -> list[Sentence]:
         if _is_published(data):
             if video is None and len(data) == 1:
                 (video,) = data
-            if (key := _key_of(video, data)) is not None:
-                return _from_columns(f"{path}: {key}", data[key])
+            if (own := _key_of(video, data)) is not None:
+                return _from_columns(f"{path}: {own}", data[own])
             raise SpeechError(f"{path}: no speech of {video!r} among its {len(data)} videos")
     if isinstance(data, list) and all(isinstance(row, Mapping) for row in data):
         return _from_rows(str(path), data)
