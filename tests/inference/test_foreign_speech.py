@@ -63,6 +63,7 @@ def test_a_video_that_is_not_captioned_for_it_says_so(captioner: Captioner, tmp_
     made = captioner.caption(video)
     assert made.events == () and made.sentences == ()
     assert "not English: subtitles a.srt, written in Cyrillic letters" in made.reason
+    assert "--" not in made.reason and "--language en" in made.provenance["speech"]
 
 
 def test_words_that_the_model_does_not_know_are_out_of_domain(captioner: Captioner) -> None:

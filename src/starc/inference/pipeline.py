@@ -499,8 +499,9 @@ class Captioner:
 
         Only a model with a caption writer has a calibrated confidence; others show what they find.
         """
-        speech = captioned.provenance.get("speech", "")
-        silent = "" if captioned.sentences else f" without speech ({speech.removeprefix('none: ')})"
+        speech = captioned.provenance.get("speech", "").removeprefix("none: ")
+        why, _, _ = speech.partition("; ")  # what follows names options
+        silent = "" if captioned.sentences else f" without speech ({why})"
         unlike = ""
         if "unfamiliar" in captioned.provenance:
             what = "what is said" if captioned.sentences else "what is seen"
