@@ -23,11 +23,11 @@ from torch import Tensor
 from starc.decoder import span_head
 from starc.decoder.caption_writer import CaptionWriter, Request, words_of
 from starc.decoder.span_head import FINER, START, TimedSpan, bins_of, word_states
-from starc.evaluation import score
-from starc.files.annotations import VideoAnnotation
 from starc.inference.pipeline import EMBEDDED
 from starc.model import checkpoint
 from starc.types import Sentence
+from starc_eval import score
+from starc_eval.annotations import VideoAnnotation
 
 SHOWN = ("CIDEr", "METEOR", "soda_c")
 

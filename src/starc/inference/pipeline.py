@@ -29,7 +29,6 @@ from starc.files import cache
 from starc.inference.jobs import find_videos
 from starc.media.container import MediaLimits
 from starc.media.language import why_foreign
-from starc.media.processor import has_bfloat16
 from starc.media.sources import check_local
 from starc.media.speech import (
     Engine,
@@ -41,6 +40,7 @@ from starc.media.speech import (
     transcribe,
 )
 from starc.model import folder
+from starc.processor import has_bfloat16, prepare
 from starc.types import Captioned, Event
 
 if TYPE_CHECKING:  # these bring torch, which a cached answer does without
@@ -151,6 +151,7 @@ class Captioner:
     @property
     def models(self) -> Models:
         """The models, each of which is loaded when it is first asked for."""
+        prepare()
         from starc.inference.models import Models
 
         with self._loading:
