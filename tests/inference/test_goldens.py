@@ -17,6 +17,9 @@ from support.scripts import script
 README = Path(__file__).parents[2] / "README.md"
 LAST_DIGIT = 1.01e-4
 """Another processor sums in another order, which may turn the fourth digit of a confidence."""
+ENDS = ("start", "end")
+SHOWN = re.compile(r" *\d+:\d\d - |Against the reference: ")
+"""Lines of the demo that say what it found."""
 EXACT = ("start", "end", "caption", "times_from", "words_from")
 
 
@@ -88,6 +91,14 @@ def test_the_goldens_are_written_as_the_command_writes_them(
     assert copy.read_bytes() == GOLDEN.read_bytes()
 
 
+def test_what_the_model_is_unsure_of_is_shown_by_force_only(model: Captioner, folder: Path) -> None:
+    """Of the sample's pictures it is not sure; of its speech it is."""
+    silent = goldens.without_sound(SAMPLE, folder / "unsure.mp4")
+    unsure, sure = (model.caption(video, force=False) for video in (silent, SAMPLE))
+    assert not unsure.events and unsure.reason and "forced" not in unsure.provenance
+    assert sure.events and not sure.reason
+
+
 def test_the_readme_shows_what_the_demo_prints(
     model: Captioner,
     folder: Path,
@@ -95,18 +106,22 @@ def test_the_readme_shows_what_the_demo_prints(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    shown = re.search(r"\$ make demo\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    assert shown is not None
-    lines = shown[1].splitlines()
-    model.caption(SAMPLE)  # kept for the demo, which finds it in the cache
+    """Lines of events and scores; each event is that of the golden."""
+    block = re.search(r"\$ make demo\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    assert block is not None
+    model.caption(SAMPLE)  # the demo finds it in the cache
     (tmp_path / "starc").symlink_to(model.options.cache or folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["demo.py"])
     script("demo").main()
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0].replace(str(SAMPLE), f"examples/{SAMPLE.name}") == lines[0]
-    assert printed[1 : len(lines)] == lines[1:]
-    assert sum(line.endswith("% sure") for line in lines) == len(
-        goldens.read()["sample"][0]["events"]
+    printed, shown = (
+        [line for line in text.splitlines() if SHOWN.match(line)]
+        for text in (capsys.readouterr().out, block[1])
     )
+    assert shown == printed and shown[-1].startswith("Against the reference: F1 ")
+    for line, event in zip(shown[:-1], goldens.read()["sample"][0]["events"], strict=True):
+        times, caption, sure = re.split(r" {2,}", line.strip())
+        wanted = " - ".join(f"{int(event[at]) // 60}:{int(event[at]) % 60:02}" for at in ENDS)
+        assert (times, caption) == (wanted, event["caption"])
+        assert sure == f"{event['confidence']:.0%} sure"

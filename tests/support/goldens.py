@@ -144,6 +144,8 @@ def without_sound(video: Path, copy: Path, times: int = 1) -> Path:
 def kept(captioned: Captioned) -> Kept:
     """What is compared: events with where they are from, and what no machine decides of the rest."""
     provenance = {name: text for name, text in captioned.provenance.items() if name not in PASSING}
+    if "forced" in provenance:
+        provenance["forced"] = "yes"  # the sentence is that of `reason`, tested where it is made
     return {
         "video": captioned.video,
         "reason": captioned.reason,
@@ -153,8 +155,8 @@ def kept(captioned: Captioned) -> Kept:
                 "end": event.end,
                 "caption": event.caption,
                 "confidence": event.confidence,
-                "times_from": list(event.times_from),
-                "words_from": list(event.words_from),
+                "times_from": " ".join(event.times_from),
+                "words_from": " ".join(event.words_from),
             }
             for event in captioned.events
         ],
