@@ -39,11 +39,23 @@ SETTINGS = WriterConfig(
     llama=TINY, spans=SPANS, retrieved=0, max_tokens=14, max_repeated_tokens=1,
     calibration=(0.8, 0.6, -0.3),
 )  # fmt: skip
+WORDS = (
+    "cut",
+    "fry",
+    "salt",
+    "boil",
+    "peel",
+    "stir",
+    "heat",
+    "chop",
+    "bake",
+    "pour",
+    "mix",
+    "whisk",
+)
 SAID = tuple(
     Sentence(2.0 * n, 2.0 * n + 1.5, f"now {word} the {word[::-1]} add {n}")
-    for n, word in enumerate(
-        "cut fry salt boil peel stir heat chop bake pour mix whisk".split() * 2
-    )
+    for n, word in enumerate(2 * WORDS)
 )
 END_OF_LINE = "\n"
 

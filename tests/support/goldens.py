@@ -142,7 +142,7 @@ def without_sound(video: Path, copy: Path, times: int = 1) -> Path:
 
 
 def kept(captioned: Captioned) -> Kept:
-    """What is compared: events with where they are from, and what no machine decides of the rest."""
+    """What is compared: events and their sources, and what no machine decides of the rest."""
     provenance = {name: text for name, text in captioned.provenance.items() if name not in PASSING}
     if "forced" in provenance:
         provenance["forced"] = "yes"  # the sentence is that of `reason`, tested where it is made
