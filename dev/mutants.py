@@ -187,7 +187,7 @@ def run(mutants: Sequence[Mutant], jobs: int, root: Path = ROOT) -> int:
     survived, broken = list[Mutant](), list[Mutant]()
     with ThreadPoolExecutor(jobs) as pool:
         begun = time.monotonic()
-        futures = {pool.submit(test_copy, root, [one.test], one): one for one in mutants}
+        futures = {pool.submit(exit_code, root, [one.test], one): one for one in mutants}
         for count, future in enumerate(as_completed(futures), 1):
             one, code = futures[future], future.result()
             fate = {0: "SURVIVED", 1: "killed"}.get(code, f"broken (pytest says {code})")
