@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant(WRITER, "INSIDE, AFTER = 24, 28, 70, 10", "INSIDE, AFTER = 24, 25, 70, 10", GIVEN),
     Mutant(WRITER, "INSIDE, AFTER = 24, 28, 70, 10", "INSIDE, AFTER = 24, 28, 66, 10", GIVEN),
     Mutant(WRITER, "INSIDE, AFTER = 24, 28, 70, 10", "INSIDE, AFTER = 21, 28, 70, 10", GIVEN),
-    Mutant(WRITER, "SCRIPT_EVENTS = 6", "SCRIPT_EVENTS = 7", BY_DEFINITION),
+    Mutant(WRITER, "SCRIPT_EVENTS = 6", "SCRIPT_EVENTS = 7", GIVEN),
     Mutant(WRITER, "range(len(caption) - longest)", "range(len(caption) - longest - 1)", GIVEN),
     Mutant(WRITER, "[len(caption) - longest :]", "[len(caption) - longest - 1 :]", GIVEN),
     Mutant(WRITER, "(n + 0.5) / len(texts)", "n / len(texts)", GIVEN),

@@ -257,6 +257,7 @@ def test_a_model_that_does_not_listen_captions_what_it_sees(made: Plain) -> None
     [
         pytest.param(((40.0, 51.5), (3.0, 9.25), (10.0, 10.5)), id="far apart"),
         pytest.param(((20.0, 30.0), (1.0, 47.0), (10.0, 24.0)), id="one in another"),
+        pytest.param(tuple((7.0 * n, 7.0 * n + 4) for n in range(7)), id="two texts"),
     ],
 )
 def test_given_spans_are_kept_and_captioned(
