@@ -19,7 +19,8 @@ test: $(READY) tools
 
 # A developer's answer in under a minute: layers, files, formats, the parts of the model, `predict` with tiny models.
 # Neither videos nor browsers nor training. One thread each: there are as many workers as cores.
-SECONDS_ONLY := $(addprefix tests/,test_*.py decoder files model output/test_chapters.py output/test_formats.py \
+SECONDS_ONLY := $(addprefix tests/,decoder files model $(patsubst %,test_%.py,config layers public_names types) \
+	output/test_chapters.py output/test_formats.py \
 	retrieval/test_captions.py retrieval/test_search.py \
 	$(patsubst %,inference/test_%.py,jobs_manifest long_videos models predict))
 quick: $(READY)

@@ -78,7 +78,7 @@ MUTANTS = [
     Mutant(HEAD, "in self.members]).mean(0)", "in self.members])[0]", BY_DEFINITION),
     Mutant(HEAD, "end[stop - 1]) / 2)", "end[stop - 1]))", BY_DEFINITION),
     Mutant(HEAD, "min(stop * seconds, duration)", "stop * seconds", BY_DEFINITION),
-    Mutant(HEAD, "settings.longest / settings.bin)", "settings.longest)", BY_DEFINITION),
+    Mutant(HEAD, "settings.longest / settings.bin)", "settings.longest)", SPANS),
     # Prediction: who makes which part of the answer.
     Mutant(PREDICT, "abs(sum(span) - sum(window))", "abs(span[0] - window[0])",
            "inference/test_predict.py::test_a_given_event_goes_where_its_middle_is"),

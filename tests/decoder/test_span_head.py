@@ -50,6 +50,16 @@ def test_the_best_set_is_found(seed: int) -> None:
     assert ours == pytest.approx(best, abs=1e-4)
 
 
+@pytest.mark.parametrize(("bins", "found"), [(1, False), (2, True), (6, True), (7, False)])
+def test_spans_are_neither_shorter_nor_longer_than_they_may_be(bins: int, found: bool) -> None:
+    """Of 4 to 12 seconds, where something surely goes on from the third bin for so many."""
+    logits_T3 = torch.full((12, 3), -9.0)
+    logits_T3[2, START] = logits_T3[1 + bins, END] = 9.0
+    logits_T3[2 : 2 + bins, INSIDE] = 9.0
+    spans = head().spans(logits_T3, 24.0, 2.0)
+    assert [(one.start, one.end) for one in spans] == [(4.0, 4.0 + 2 * bins)] * found
+
+
 def test_words_go_into_their_bins() -> None:
     torch.manual_seed(0)
     reader, tokenizer = Reader.of(Llama(TINY)), byte_tokenizer()
