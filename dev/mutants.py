@@ -95,8 +95,8 @@ MUTANTS = [
     Mutant(MODELS, "if far <= limit", "if far >= limit", DOMAIN),
     Mutant(MODELS, "    if near is not None:", "    if near is not None and near >= 0.6:", DOMAIN),
     Mutant(PIPELINE, "GUESS = 0.25", "GUESS = 0.2", DOMAIN),
-    Mutant(PIPELINE, "and statistics.median(sure)", "and max(sure)", DOMAIN),
-    Mutant(PIPELINE, "if reason and force:", "if reason:", DOMAIN),
+    Mutant(PIPELINE, "= statistics.median(sure)", "= max(sure)", DOMAIN),
+    Mutant(PIPELINE, "if force and can_be_forced(reason):", "if can_be_forced(reason):", DOMAIN),
     # Silent videos: the method, from frames to retrieved captions.
     Mutant(TRANSPORT, "frames + anchors))", "frames))", PLANS),
     Mutant(TRANSPORT, "alpha=structure)", "alpha=1 - structure)", PLANS),

@@ -1,7 +1,7 @@
-"""Dense video captioning: a long video and its speech in, timestamped captions out.
+"""Dense video captioning: a long video in, timestamped captions out.
 
 import starc
-for event in starc.load("my-model").caption("talk.mp4").events:
+for event in starc.load().caption("recipe.mp4").events:
     print(event)
 """
 

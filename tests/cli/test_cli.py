@@ -79,6 +79,8 @@ def model(tmp_path: Path) -> Path:
             "temporal.features=1280",
             "t5.text_vocabulary=140",
             "inputs.image_encoder=efficientnet-lite0",
+            "decoding.grammar=true",
+            "decoding.max_tokens=24",
         ],
     )
     store = CaptionStore(["crack the eggs", "heat the pan"] * 5, torch.randn(10, 1280))
@@ -114,14 +116,16 @@ def test_caption_a_folder_with_a_broken_file(
     write_clip(clips / "stirring it's.mp4", seconds=4)
     (clips / "broken.mp4").write_text("no video")
     done = tmp_path / "done"
-    command = ("caption", clips, "--model", model, "--speech", "none", "-o", done)
+    known = ("--model", model, "--speech", "none", "--force")
+    command = ("caption", clips, *known, "-o", done)
     assert run(monkeypatch, *command) == 3
-    assert "1 done, 0 done before, 1 failed" in capsys.readouterr().err
+    assert "1 captioned, 0 without captions, 1 failed\n" in capsys.readouterr().err
     assert run(monkeypatch, *command) == 3
-    assert "0 done, 1 done before, 1 failed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "0 captioned, 0 without captions, 1 failed, 1 done before\n" in said
     whole = Captioned.from_json(json.loads((done / "stirring it's.json").read_text()))
     assert len(whole.saliency) == len(whole.frame_times) == 4
     video = clips / "stirring it's.mp4"
-    assert run(monkeypatch, "caption", video, "--model", model, "--speech", "none") == 0
+    assert run(monkeypatch, "caption", video, *known) == 0
     assert capsys.readouterr().out.startswith("WEBVTT")
     assert run(monkeypatch, "caption", clips / "broken.mp4", "--model", model) == 1

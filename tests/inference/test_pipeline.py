@@ -163,7 +163,7 @@ def test_a_sound_file_is_captioned_by_its_speech(
     captioned = captioner.caption(sound)
     assert captioned.duration == pytest.approx(8, abs=0.3) and captioned.events
     assert captioned.provenance["frames"] == "none: sound only"
-    assert "no pictures" in batch.doubts(captioned)[0]
+    assert "no pictures" in batch.warnings(captioned)[0]
     assert captioner.caption(sound) == captioned
 
 

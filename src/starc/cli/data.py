@@ -83,5 +83,5 @@ def transcribe(
                 note(f"{path}: {said}", kind=f"{n}/{len(named)}")
     say(str(target))
     if failed:
-        note(f"{failed} of {len(named)} videos have no speech; mend them and run this again")
+        note(f"{failed} of {len(named)} videos have no speech; fix them and run this again")
         raise typer.Exit(3 if failed < len(named) else 1)

@@ -214,11 +214,11 @@ class Models:
         if prediction.windows:
             made["windows"] = str(len(prediction.windows))
         writer = self.loaded.writer if one.speech.sentences else None
-        if writer is None or writer.head is None:
+        spans_by_head = writer is not None and writer.head is not None
+        made["times by"] = "the span head" if spans_by_head else "the decoder"
+        made["words by"] = "the decoder" if writer is None else "the caption writer, greedy"
+        if not spans_by_head:
             made["search"] = f"{search.beams} beams" if search.beams > 1 else "greedy"
-        if writer is not None:
-            spans = "the decoder" if writer.head is None else "the span head"
-            made["times by"], made["words by"] = spans, "the caption writer, greedy"
         return made
 
 

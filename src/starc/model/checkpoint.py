@@ -438,5 +438,7 @@ def find_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0][:100]
-        raise ConfigError(f"--device {name}: not to be had ({reason}); use auto or cpu") from None
+        raise ConfigError(
+            f"--device {name}: is not available ({reason}); use auto or cpu"
+        ) from None
     return device
