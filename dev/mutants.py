@@ -153,7 +153,12 @@ def exit_code(root: Path, tests: Sequence[str], change: Mutant | None, jobs: int
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         try:
             return subprocess.run(
-                [*command, "-n", str(jobs), *(f"tests/{test}" for test in tests)],
+                [
+                    *command,
+                    "-n",
+                    str(jobs if jobs > 1 else 0),
+                    *(f"tests/{test}" for test in tests),
+                ],
                 cwd=root,
                 env={**os.environ, **environment},
                 stdout=None if change is None else subprocess.DEVNULL,
