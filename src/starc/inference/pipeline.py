@@ -28,7 +28,6 @@ from starc.errors import ConfigError, StarcError, Stopped
 from starc.files import cache
 from starc.inference.jobs import find_videos
 from starc.media.container import MediaLimits
-from starc.media.processor import has_bfloat16
 from starc.media.speech import (
     Engine,
     Transcript,
@@ -39,6 +38,7 @@ from starc.media.speech import (
     transcribe,
 )
 from starc.model import folder
+from starc.processor import has_bfloat16, prepare
 from starc.types import Captioned, Event
 
 if TYPE_CHECKING:  # these bring torch, which a cached answer does without
@@ -149,6 +149,7 @@ class Captioner:
     @property
     def models(self) -> Models:
         """The models, each of which is loaded when it is first asked for."""
+        prepare()
         from starc.inference.models import Models
 
         with self._loading:
