@@ -22,10 +22,10 @@ import av
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from starc.files.annotations import read_references
 from starc.inference.pipeline import Captioner, Options
 from starc.media.encoders import load_image_encoder
 from starc.types import Captioned, Sentence
+from starc_eval.annotations import read_references
 from support.needs import SHARED
 from support.scripts import script
 
