@@ -44,7 +44,7 @@ def test_speech_is_as_near_as_the_upper_quartile_of_its_sentences() -> None:
     assert speech_likeness(loaded, said(*NEAR)) == pytest.approx(0.6)
     assert speech_likeness(loaded, said("w1", "w1", "w1", "w5")) == pytest.approx(0.3)
     assert speech_likeness(loaded, said("w7", "w5")) == pytest.approx(0.9), "w7 has no vector"
-    assert speech_likeness(loaded, said("w7")) is None and speech_likeness(loaded, []) is None
+    assert not speech_likeness(loaded, said("w7")) and speech_likeness(loaded, []) is None
 
 
 def test_frames_are_as_far_as_the_mean_square_of_the_median_one() -> None:
