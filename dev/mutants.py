@@ -70,7 +70,7 @@ MUTANTS = [
     Mutant("decoder/reader.py", "place_C <= place_C", "place_C < place_C", READS),
     # The span head: when things happen.
     Mutant(HEAD, "stop - 1] + settings.reward", "stop - 1]", SPANS),
-    Mutant(HEAD, "* min(1.0, length / SHORT)", "", SPANS),
+    Mutant(HEAD, "* min(1.0, lasts / settings.full_inside)", "", SPANS),
     Mutant(HEAD, "mean() <= self", "mean() >= self", SPANS),
     Mutant(HEAD, "context = max(0, first - CONTEXT)", "context = first", SPANS),
     Mutant(HEAD, "tokens_T.log1p()", "tokens_T", SPANS),

@@ -491,10 +491,12 @@ def tuned(
     logits = {name: head(bins[name][None])[0] for name in names}
     references = {name: wanted[name] for name in names}
     best = (head.settings, 0.0)
-    for reward, inside, length in itertools.product((1.5, 2, 2.5, 3, 3.5), (0, 1, 2), (0, 0.5, 1)):
-        numbers = (float(number) for number in (reward, inside, length))
+    grid = itertools.product(
+        (2.0, 2.5, 3.0, 3.5), (16.0, 20.0, 24.0), (16.0, 24.0, 32.0), (0.5, 1.0, 2.0)
+    )
+    for reward, typical, full_inside, length in grid:
         head.settings = SpanConfig(
-            **dict(zip(("reward", "inside", "length"), numbers, strict=True))
+            reward=reward, typical=typical, full_inside=full_inside, length=length
         )
         made = {}
         for name in names:

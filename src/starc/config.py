@@ -354,14 +354,16 @@ class SpanConfig:
     shortest: float = 6.0
     longest: float = 90.0
     """Seconds of a span."""
-    typical: float = 16.0
+    typical: float = 20.0
     """Seconds from which longer and shorter spans are less likely."""
-    reward: float = 3.5
+    reward: float = 2.5
     """For each span: more gives more of them."""
     inside: float = 1.0
     """Weight of what goes on inside."""
-    length: float = 0.5
-    """Weight of the distance from the typical length."""
+    full_inside: float = 32.0
+    """Seconds from which on it has that weight; shorter spans less."""
+    length: float = 1.0
+    """Weight of the squared distance from the typical length, in logarithms."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

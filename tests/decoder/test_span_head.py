@@ -17,7 +17,9 @@ from starc.decoder.reader import Reader
 from starc.decoder.span_head import END, INSIDE, START, SpanHead, WordStates, bins_of, word_states
 from support.stock_llama import TINY, byte_tokenizer
 
-SETTINGS = SpanConfig(layers=2, width=8, shortest=4.0, longest=12.0, reward=2.0)
+SETTINGS = SpanConfig(
+    layers=2, width=8, shortest=4.0, longest=12.0, typical=9.0, full_inside=10.0, reward=2.0
+)
 
 
 def head() -> SpanHead:
@@ -29,9 +31,9 @@ def value(logits_T3: Tensor, first: int, stop: int) -> float:
     """The score of one span, from its definition."""
     settings, bins = SETTINGS, stop - first
     total = F.logsigmoid(logits_T3[first, START]) + F.logsigmoid(logits_T3[stop - 1, END])
-    total += settings.inside * logits_T3[first:stop, INSIDE].mean() * min(1, bins / 8)
-    away = abs(math.log(bins * settings.bin / settings.typical))
-    return float(total) + settings.reward - settings.length * away
+    total += settings.inside * logits_T3[first:stop, INSIDE].mean() * min(1, bins / 5)
+    away = math.log(bins * settings.bin / settings.typical)
+    return float(total) + settings.reward - settings.length * away**2
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -53,7 +55,7 @@ def test_the_best_set_is_found(seed: int) -> None:
 @pytest.mark.parametrize(("bins", "found"), [(1, False), (2, True), (6, True), (7, False)])
 def test_spans_are_neither_shorter_nor_longer_than_they_may_be(bins: int, found: bool) -> None:
     """Of 4 to 12 seconds, where something surely goes on from the third bin for so many."""
-    logits_T3 = torch.full((12, 3), -9.0)
+    logits_T3 = torch.full((12, 3), -20.0)
     logits_T3[2, START] = logits_T3[1 + bins, END] = 9.0
     logits_T3[2 : 2 + bins, INSIDE] = 9.0
     spans = head().spans(logits_T3, 24.0, 2.0)

@@ -33,6 +33,7 @@ from support.tiny import WIDTH, store, tiny, words_tokenizer
 SECONDS = 61
 SPANS = SpanConfig(
     layers=2, width=8, shortest=4.0, longest=12.0, typical=9.0, reward=1.7, length=0.7,
+    full_inside=8.0,
     most_starts=0.9,
 )  # fmt: skip
 SETTINGS = WriterConfig(
@@ -124,9 +125,9 @@ def best_spans(logits_T3: Tensor) -> list[tuple[float, float, float]]:
 
     def score(first: int, stop: int) -> float:
         length = stop - first
-        away = abs(math.log(2 * length / SPANS.typical))
+        away = math.log(2 * length / SPANS.typical) ** 2
         total = F.logsigmoid(start[first]) + F.logsigmoid(end[stop - 1]) + SPANS.reward
-        total += SPANS.inside * inside[first:stop].mean() * min(1, length / 8)
+        total += SPANS.inside * inside[first:stop].mean() * min(1, length / 4)
         return float(total) - SPANS.length * away
 
     @functools.cache

@@ -4,8 +4,8 @@ In: spoken words as states after the writer's first layers, averaged over bins o
 for each bin how likely an event starts, ends, or goes on there (a GRU in both directions), and the
 spans that together score best:
 
-    score(s, e) = log p_start(s) + log p_end(e) + reward - length · |log (seconds / typical)|
-                  + inside · mean logit of p_inside in s..e · min(1, bins / 8)
+    score(s, e) = log p_start(s) + log p_end(e) + reward - length · log² (seconds / typical)
+                  + inside · mean logit of p_inside in s..e · min(1, seconds / full_inside)
 
 Spans do not overlap; the best set is found by dynamic programming. `reward` decides how many there
 are. Where steps follow each other faster than in the videos it learnt from, starts crowd in its
@@ -30,8 +30,6 @@ from starc.decoder.reader import Reader
 
 CHUNK, CONTEXT = 768, 128
 """Tokens whose states are computed at once, and tokens read again before them."""
-SHORT = 8
-"""Bins from which on a span's inside counts fully."""
 START, END, INSIDE = range(3)
 FINER = (1.0, 1.5, 2.0)
 """Bins are so many times shorter where starts crowd."""
@@ -113,8 +111,9 @@ class SpanHead(nn.Module):
                 first = stop - length
                 value = best[first] + start[first] + end[stop - 1] + settings.reward
                 mean = (inside[stop] - inside[first]) / length
-                value += settings.inside * mean * min(1.0, length / SHORT)
-                value -= settings.length * abs(math.log(length * settings.bin / settings.typical))
+                lasts = length * settings.bin
+                value += settings.inside * mean * min(1.0, lasts / settings.full_inside)
+                value -= settings.length * math.log(lasts / settings.typical) ** 2
                 if value > best[stop]:
                     best[stop], chosen[stop] = value, length
         spans, stop = list[TimedSpan](), bins
