@@ -368,7 +368,7 @@ def evaluate(
     from starc_eval.tables import show
 
     require_annotators(annotators)
-    check_protocol(protocol)
+    check_protocol(protocol, queries=False)
     given_boundaries = given_boundaries or protocol == "titles"
     if given_boundaries and annotators == "together":
         message = "given boundaries are those of one annotator; score annotators apart"

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """The options, which are those of `starc score`."""
-    from starc_eval.report import PROTOCOLS
+    from starc_eval.report import METRICS, PROTOCOLS, USUAL_METRICS
 
     parser = argparse.ArgumentParser(
         prog="starc-eval",
@@ -68,6 +68,12 @@ def parser() -> argparse.ArgumentParser:
     add("predictions", type=Path, help="what a system predicted")
     add("references", type=Path, nargs="+", help="one or more annotation files")
     add("--protocol", choices=PROTOCOLS, default="published", help="default: published")
+    add(
+        "--metrics",
+        type=metric_names,
+        metavar="A,B",
+        help=f"what to compute, of {','.join(METRICS)}; default: {','.join(USUAL_METRICS)}",
+    )
     add("--allow-missing", action="store_true", help="skip reference videos without prediction")
     add(
         "--compare",
@@ -89,6 +95,16 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def metric_names(text: str) -> list[str]:
+    """Metrics separated by commas; a usage error if one of them is unknown."""
+    from starc_eval.report import METRICS
+
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in METRICS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(METRICS)}")
+    return names
+
+
 def _score(options: argparse.Namespace) -> None:
     from starc_eval.atomic import replacing
     from starc_eval.tables import per_video_csv
@@ -103,6 +119,7 @@ def _score(options: argparse.Namespace) -> None:
         options.references,
         compare=options.compare,
         protocol=options.protocol,
+        metrics=options.metrics,
         allow_missing=options.allow_missing,
         subset=options.subset,
         annotators=options.annotators,
@@ -121,6 +138,7 @@ def run(
     *,
     compare: Path | None,
     protocol: Protocol,
+    metrics: Sequence[str] | None,
     allow_missing: bool,
     subset: str | None,
     annotators: Annotators,
@@ -136,6 +154,7 @@ def run(
                 file,
                 references,
                 protocol=protocol,
+                metrics=metrics,
                 allow_missing=allow_missing,
                 subset=subset,
                 annotators=annotators,
