@@ -12,7 +12,7 @@ ARG PIP_EXTRA_INDEX_URL
 
 COPY . /src
 RUN pip install --no-cache-dir -c /src/constraints.txt torch \
-    && pip install --no-cache-dir -c /src/constraints.txt "/src[$EXTRAS]" \
+    && pip install --no-cache-dir -c /src/constraints.txt /src/packages/starc-eval "/src[$EXTRAS]" \
     && rm -rf /src
 
 ENV XDG_CACHE_HOME=/tmp/cache

@@ -16,9 +16,9 @@ from pathlib import Path
 import starc
 from starc.cli.progress import stages
 from starc.errors import StarcError
-from starc.evaluation import score
-from starc.files.annotations import VideoAnnotation, read_references
 from starc.output import formats
+from starc_eval import score
+from starc_eval.annotations import VideoAnnotation, read_references
 
 HERE = Path(__file__).parent
 SAMPLE = HERE / "scrambled_eggs.mp4"

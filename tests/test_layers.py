@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import starc
+import starc_eval
 
 ROOT = Path(starc.__file__).parent
 BASE = {"types", "errors", "config"}
@@ -17,8 +18,7 @@ ROOMS: dict[str, set[str]] = {
     "model": {"files", "media", "decoder", "retrieval"},
     "output": {"files", "media"},
     "inference": {"files", "media", "decoder", "retrieval", "model", "output"},
-    "evaluation": {"files"},
-    "training": {"files", "media", "decoder", "retrieval", "model", "inference", "evaluation"},
+    "training": {"files", "media", "decoder", "retrieval", "model", "inference"},
     "viewer": {"files", "media"},
 }
 ROOMS["cli"] = {*ROOMS}
@@ -72,3 +72,6 @@ def test_the_tour_names_every_module_once() -> None:
         if room not in ("", "cli"):
             files -= {"__init__.py"}
         assert sorted(named) == sorted(files), f"{room or 'the base'}: {set(named) ^ files}"
+    evaluator = re.search(r"^### `packages/starc-eval/`.*?(?=^##)", tour, flags=re.S | re.M)
+    files = {file.name for file in Path(starc_eval.__file__).parent.glob("[!_]*.py")}
+    assert evaluator and sorted(re.findall(r"`(\w+\.py)`", evaluator[0])) == sorted(files)

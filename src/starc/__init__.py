@@ -19,8 +19,8 @@ from starc.errors import StarcError
 from starc.types import Captioned, Event, Segment, Sentence
 
 if TYPE_CHECKING:
-    from starc.evaluation import score
     from starc.inference.pipeline import Captioner, Options, load
+    from starc_eval import score
 
 __all__ = [
     "Captioned",
@@ -42,7 +42,7 @@ _HOMES = {
     "Captioner": "starc.inference.pipeline",
     "Options": "starc.inference.pipeline",
     "load": "starc.inference.pipeline",
-    "score": "starc.evaluation",
+    "score": "starc_eval",
 }
 """Names that bring torch or numpy with them are imported when they are asked for."""
 

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from starc.cli import app
 from starc.errors import StarcError
-from starc.files.annotations import read_references
 from starc.model import checkpoint
 from starc.model.starc import STaRC
 from starc.training.convert import convert
 from starc.training.dataset import Videos
+from starc_eval.annotations import read_references
 from support import small_training as small
 from support.clips import write_clip
 

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from starc.files.annotations import read_annotations
 from starc.types import Captioned, Event
 from starc.viewer import edits
 from starc.viewer.library import Item, Library, read_item
 from starc.viewer.server import create_app
+from starc_eval.annotations import read_annotations
 from support.viewer_sample import captioned, write_clip, write_record
 
 BASE = "http://127.0.0.1:8350"

@@ -18,9 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from starc.cli import app
-from starc.files.annotations import read_references
 from starc.types import Captioned
 from starc.viewer.server import create_app
+from starc_eval.annotations import read_references
 from support.viewer_browser import events, launch, open_page, point, running, until, watch
 from support.viewer_sample import captioned, make_library, write_clip
 

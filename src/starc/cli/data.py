@@ -31,9 +31,9 @@ def convert(
 ) -> None:
     """Convert annotations to JSON Lines; adds durations and names that ViTT's file leaves out."""
     from starc.errors import AnnotationError
-    from starc.files.annotations import write_annotations
     from starc.inference.jobs import find_videos
     from starc.training.convert import convert
+    from starc_eval.annotations import write_annotations
 
     if target.exists():
         raise AnnotationError(f"{target}: exists already; choose another, or remove it")

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from starc.errors import ConfigError, StarcError
-from starc.files.annotations import prediction_file
 from starc.files.atomic import sweep
 from starc.files.cache import fingerprint, write_text
 from starc.inference.jobs import Job, Manifest, ManifestRow
@@ -34,6 +33,7 @@ from starc.media.container import MediaLimits
 from starc.output import formats
 from starc.output.formats import Mode
 from starc.types import Captioned, Event
+from starc_eval.annotations import prediction_file
 
 log = logging.getLogger("starc")
 

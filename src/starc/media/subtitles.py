@@ -25,10 +25,10 @@ from av.subtitles.stream import SubtitleStream
 
 from starc.errors import SpeechError
 from starc.files import pickles
-from starc.files.annotations import video_id
-from starc.files.reading import read_bytes
 from starc.media.container import MICROSECONDS, ignore_other_streams
-from starc.types import LONGEST, Sentence
+from starc.types import Sentence
+from starc_eval.annotations import LONGEST, video_id
+from starc_eval.reading import read_bytes
 
 SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 """Of side-car files, best first."""

@@ -23,7 +23,6 @@ from typing import Literal
 from urllib.parse import quote
 
 from starc.errors import ConfigError, VideoError
-from starc.files.annotations import prediction_file
 from starc.files.cache import check_target, content_name, remember, write_text
 from starc.media.container import MediaLimits
 from starc.media.sources import is_fetched
@@ -31,6 +30,7 @@ from starc.media.subtitles import SRT_MARK, VTT_MARK
 from starc.output import chapters, html, mp4
 from starc.output.chapters import clock, one_line, span_ms, stamp
 from starc.types import Captioned
+from starc_eval.annotations import cell, prediction_file
 
 Mode = Literal["events", "chapters"]
 
@@ -241,11 +241,6 @@ def _csv(captioned: Captioned) -> str:
         texts = cell(one_line(captioned.video)), cell(one_line(event.caption))
         rows.writerow([texts[0], *times, texts[1], confidence, repeated])
     return table.getvalue()
-
-
-def cell(text: str) -> str:
-    """Text for a cell of a table, which a spreadsheet would otherwise take for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _markdown(captioned: Captioned) -> str:

@@ -32,9 +32,9 @@ from torch import Tensor
 
 from starc.errors import DatastoreError
 from starc.files import pickles
-from starc.files.annotations import read_references
 from starc.files.atomic import recover, replacing_folder, require_ours
-from starc.files.reading import parse_json, read_text
+from starc_eval.annotations import read_references
+from starc_eval.reading import parse_json, read_text
 
 VERSION, MARK = 1, "starc_datastore"
 FACTS, CAPTIONS, TENSORS = "datastore.json", "captions.jsonl", "embeddings.safetensors"

@@ -16,10 +16,10 @@ from itertools import pairwise
 from torch import Tensor
 
 from starc.errors import StarcError
-from starc.files.annotations import VideoAnnotation, accounts
 from starc.media.features import FPS
 from starc.retrieval.datastore import CaptionStore, overlap
 from starc.types import Sentence
+from starc_eval.annotations import VideoAnnotation, accounts
 
 _SHOWN = 5
 

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from starc.decoder.t5 import PAD
 from starc.errors import CheckpointError, ConfigError, DatastoreError, MissingExtra, StarcError
-from starc.files.annotations import VideoAnnotation, prediction_file
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Batch, Collator
@@ -37,6 +36,7 @@ from starc.training.dataset import Part, Videos, batch_order, batches_per_epoch
 from starc.training.evaluate import as_annotations, caption_videos, headline_scores
 from starc.training.recipes import Recipe, TrainConfig, to_dict
 from starc.training.run import PREDICTIONS, RunFolder, TensorBoard, WandB
+from starc_eval.annotations import VideoAnnotation, prediction_file
 
 Progress = Callable[[dict[str, Any]], None]
 """Prediction about each step and each validation, in the main process."""

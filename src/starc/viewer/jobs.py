@@ -22,12 +22,12 @@ from typing import Any, Literal, Protocol
 import anyio.to_thread
 
 from starc.errors import StarcError, VideoError
-from starc.files.annotations import video_id
 from starc.files.atomic import replacing
 from starc.media.video import probe
 from starc.types import Captioned
 from starc.viewer.records import title_file
 from starc.viewer.security import sniff, without_folders
+from starc_eval.annotations import video_id
 
 log = logging.getLogger("starc")
 

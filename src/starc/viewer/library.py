@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from starc.errors import AnnotationError, StarcError, VideoError
-from starc.files.annotations import video_id
 from starc.files.cache import content_name
 from starc.types import Captioned
 from starc.viewer.records import (
@@ -36,6 +35,7 @@ from starc.viewer.records import (
     summarise,
 )
 from starc.viewer.security import confine, digest
+from starc_eval.annotations import video_id
 
 log = logging.getLogger("starc")
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from starc.errors import AnnotationError
-from starc.files.annotations import read_annotations, video_id
-from starc.files.reading import read_bytes
 from starc.types import Captioned, Event
 from starc.viewer.security import display_name
+from starc_eval.annotations import read_annotations, video_id
+from starc_eval.reading import read_bytes
 
 log = logging.getLogger("starc")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from starc.errors import AnnotationError, StarcError
-from starc.files.annotations import (
+from starc_eval.annotations import (
+    AnnotatedEvent,
     VideoAnnotation,
     accounts,
     read_annotations,
@@ -19,7 +19,7 @@ from starc.files.annotations import (
     write_annotations,
     write_predictions,
 )
-from starc.types import Event
+from starc_eval.errors import AnnotationError, StarcError
 
 SPANS = ((1.0, 4.0), (5.5, 9.0))
 TEXTS = ("crack the eggs", "whisk them")
@@ -287,7 +287,7 @@ def test_predictions_are_read_as_they_were_written(tmp_path: Path) -> None:
         ((4.0, 1.0), (0.1, 0.2)), ("back\nwards", "half \ud83d, whole \U0001f600")
     )
     none = VideoAnnotation((), ())
-    write_predictions({"odd": odd, "none": none, "ours": [Event(1.0, 4.0, "crack")]}, path)
+    write_predictions({"odd": odd, "none": none, "ours": [AnnotatedEvent(1.0, 4.0, "crack")]}, path)
     ours = VideoAnnotation(((1.0, 4.0),), ("crack",))
     assert read_predictions(path) == {"odd": odd, "none": none, "ours": ours}
 

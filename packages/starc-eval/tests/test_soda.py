@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starc.evaluation.pairs import Floats, Ints, corpus
-from starc.evaluation.soda import best_chain, soda
-from starc.files.annotations import VideoAnnotation
+from starc_eval.annotations import VideoAnnotation
+from starc_eval.pairs import Floats, Ints, corpus
+from starc_eval.soda import best_chain, soda
 
 value = st.one_of(st.just(0.0), st.floats(0.01, 1, allow_nan=False))
 matrix = st.integers(1, 4).flatmap(

@@ -19,13 +19,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from starc.errors import AnnotationError
-from starc.evaluation import pairs
-from starc.evaluation.documents import Document, score_documents, words_only
-from starc.evaluation.meteor import Meteor, summable
-from starc.evaluation.meteor import score as meteor_score
-from starc.evaluation.ngrams import bleu, cider, ngrams, rouge
-from starc.evaluation.pairs import (
+from starc_eval import pairs
+from starc_eval.annotations import (
+    VideoAnnotation,
+    accounts,
+    read_predictions,
+    read_proposals,
+    read_references,
+)
+from starc_eval.documents import Document, score_documents, words_only
+from starc_eval.errors import AnnotationError
+from starc_eval.meteor import Meteor, summable
+from starc_eval.meteor import score as meteor_score
+from starc_eval.ngrams import bleu, cider, ngrams, rouge
+from starc_eval.pairs import (
     UNMATCHED,
     Corpus,
     Floats,
@@ -36,15 +43,8 @@ from starc.evaluation.pairs import (
     distinct,
     groups,
 )
-from starc.evaluation.soda import soda
-from starc.evaluation.tokens import OneText, tokenise
-from starc.files.annotations import (
-    VideoAnnotation,
-    accounts,
-    read_predictions,
-    read_proposals,
-    read_references,
-)
+from starc_eval.soda import soda
+from starc_eval.tokens import OneText, tokenise
 
 TIOUS = (0.3, 0.5, 0.7, 0.9)
 SECONDS = (1, 3, 5, 10, 30, 60)
@@ -63,7 +63,7 @@ PROTOCOLS: dict[Protocol, str] = {
     "pdvc2018": "the same, predictions without a match paired with PDVC's fixed string of 2018",
     "paragraph": "PDVC's: all captions of a video as one text, missing videos count 0",
     "proposals": "where events lie, whatever their captions say",
-    "chapters": "VidChapters': dense captions, boundaries at 3 s, 5 s, tIoU .5, .7",
+    "chapters": "VidChapters': dense captions, boundaries at 3 s, 5 s, tIoU 0.5, 0.7",
     "titles": "VidChapters' with given boundaries: each title against its own",
 }
 _ZEROED = ("pdvc", "pdvc2018", "paragraph")
@@ -118,7 +118,7 @@ class Report:
         return (
             f"metrics:{','.join(names)} | {tious}{tokens}protocol:{self.protocol} | "
             f"refs:{self.references} | videos:{self.predicted}/{self.total} | "
-            f"starc:{version('starc')}"
+            f"starc-eval:{version('starc-eval')}"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -334,7 +334,7 @@ def _annotator_notes(several: int, annotators: Annotators) -> tuple[str, ...]:
         "(--annotators together: as several references)",
         "together": "they count as several references, unlike published scores of ViTT",
     }[annotators]
-    return (f"{several} accounts are one of several annotators'; {how}",) if several else ()
+    return (f"{several} annotations are one of several annotators'; {how}",) if several else ()
 
 
 def _check(

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -32,9 +33,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.errors import MissingExtra, StarcError
-from starc.files.atomic import replacing
-from starc.files.cache import cache_folder, make_folder
+from starc_eval.atomic import replacing
+from starc_eval.cache import cache_folder, make_folder
+from starc_eval.errors import StarcError
 
 Progress = Callable[[float], None]
 
@@ -91,15 +92,25 @@ def _damage_named(path: Path) -> Iterator[None]:
 
 def locate() -> Sources:
     """METEOR's files in the installed packages, found without importing them."""
-    if importlib.util.find_spec("snowballstemmer") is None:
-        raise MissingExtra("METEOR's stemmer (snowballstemmer)", "eval")
+    _stemmer_spec()
     spec = importlib.util.find_spec("pycocoevalcap")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         meteor = Path(folder) / "meteor"
         sources = Sources(meteor / "data/paraphrase-en.gz", meteor / "meteor-1.5.jar")
         if sources.paraphrases.is_file() and sources.jar.is_file():
             return sources
-    raise MissingExtra("METEOR's data (pycocoevalcap)", "eval")
+    raise StarcError(
+        "METEOR's data (pycocoevalcap) are not installed; pip install 'pycocoevalcap==1.2'"
+    )
+
+
+def _stemmer_spec() -> ModuleSpec:
+    spec = importlib.util.find_spec("snowballstemmer")
+    if spec is None:
+        raise StarcError(
+            "METEOR's stemmer (snowballstemmer) is not installed; pip install 'snowballstemmer<3'"
+        )
+    return spec
 
 
 @cache
@@ -109,9 +120,7 @@ def stemmer() -> Callable[[str], str]:
     Taken from the pure Python module: the package's own front door hands out PyStemmer if that is
     installed, whose version 3 stems `added` to `add`, as snowballstemmer 3 does.
     """
-    spec = importlib.util.find_spec("snowballstemmer")
-    if spec is None:
-        raise MissingExtra("METEOR's stemmer (snowballstemmer)", "eval")
+    spec = _stemmer_spec()
     alone = ModuleType("starc_snowball")  # without the stemmers of thirty other languages
     alone.__path__ = list(spec.submodule_search_locations or ())
     sys.modules[alone.__name__] = alone

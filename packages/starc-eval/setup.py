@@ -5,8 +5,8 @@ from setuptools import Extension, setup
 setup(
     ext_modules=[
         Extension(
-            "starc.evaluation._meteor",
-            sources=["src/starc/evaluation/_meteor.c"],
+            "starc_eval._meteor",
+            sources=["src/starc_eval/_meteor.c"],
             extra_compile_args=["-O2"],
             optional=True,
         )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.evaluation.pairs import Floats, Groups, Ints, sums
+from starc_eval.pairs import Floats, Groups, Ints, sums
 
 ORDERS = 4
 TINY, SMALL = 1e-15, 1e-9

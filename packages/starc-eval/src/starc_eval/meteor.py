@@ -21,12 +21,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.evaluation.alignment import Aligner
-from starc.evaluation.meteor_data import Sources, open_index
-from starc.evaluation.pairs import Floats, Ints
+from starc_eval.alignment import Aligner
+from starc_eval.meteor_data import Sources, open_index
+from starc_eval.pairs import Floats, Ints
 
 try:
-    from starc.evaluation import _meteor
+    from starc_eval import _meteor
 except ImportError:  # built without a compiler
     _meteor = None  # type: ignore[assignment]
 
@@ -64,7 +64,7 @@ class Meteor:
         if backend not in ("auto", "c", "python"):
             raise ValueError(f"backend must be auto, c or python, got {backend!r}")
         if backend == "c" and _meteor is None:
-            raise ValueError("backend 'c': the extension starc.evaluation._meteor is not built")
+            raise ValueError("backend 'c': the extension starc_eval._meteor is not built")
         self.backend = "python" if backend == "python" or _meteor is None else "c"
         self._index = index = open_index(cache, sources, progress)
         self._aligner = (_meteor.Aligner if self.backend == "c" else Aligner)(

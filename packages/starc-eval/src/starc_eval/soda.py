@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from starc.evaluation.pairs import Corpus, Floats, Ints, References, distinct, f1
+from starc_eval.pairs import Corpus, Floats, Ints, References, distinct, f1
 
 ScorePairs = Callable[[Ints, Ints], Floats]
 """Segment scores of captions by number: hypotheses, references."""

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starc.errors import AnnotationError
-from starc.evaluation import compare, score
-from starc.evaluation.meteor import Meteor, aggregate
-from starc.evaluation.report import Report
-from starc.files.annotations import VideoAnnotation, read_predictions, read_references
+from starc_eval import compare, score
+from starc_eval.annotations import VideoAnnotation, read_predictions, read_references
+from starc_eval.errors import AnnotationError
+from starc_eval.meteor import Meteor, aggregate
+from starc_eval.report import Report
 
 OWN = ["own_small", "own_medium", "own_edge"]
 

@@ -1,6 +1,6 @@
 """METEOR's C aligner against the Python one on seeded hostile input, under AddressSanitizer.
 
-    make fuzz        or:  python tests/evaluation/fuzz_meteor.py [--pairs 100000] [--seed 0]
+    make fuzz    or:  python packages/starc-eval/tests/fuzz_meteor.py [--pairs 100000] [--seed 0]
 
 Compiles `_meteor.c` with address and undefined-behaviour checks into a temporary folder and runs
 itself with that build. Every pair of captions must give the same 23 counts in C and in Python;
@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = ROOT / "src/starc/evaluation/_meteor.c"
-NAME = "starc.evaluation._meteor"
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src/starc_eval/_meteor.c"
+NAME = "starc_eval._meteor"
 CHECKS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1"]
 PAIRS_PER_METEOR = 5000  # a Meteor keeps all that it has seen; a new one also tests the clean-up
 
@@ -139,7 +139,7 @@ def damaged(rng: random.Random, sections: list[array[int]]) -> list[array[int]]:
 
 def index_case(rng: random.Random, c_aligner: Any) -> str:
     """One index with one pair of sentences: what became of it."""
-    from starc.evaluation.alignment import Aligner
+    from starc_eval.alignment import Aligner
 
     sections, sound = index_sections(rng), rng.random() < 0.3
     if not sound:
@@ -174,7 +174,7 @@ def index_case(rng: random.Random, c_aligner: Any) -> str:
 def fuzz(pairs: int, seed: int, extension: ModuleType) -> Counter[str]:
     """Try this many pairs; counts of ok (C and Python agree), refused and survived (damaged
     indices: not taken; taken by C alone) and failed."""
-    from starc.evaluation.meteor import Meteor
+    from starc_eval.meteor import Meteor
 
     rng = random.Random(seed)
     counts: Counter[str] = Counter()
@@ -207,7 +207,7 @@ def compile_checked(folder: Path) -> Path:
 
 
 def load(library: Path) -> ModuleType:
-    """Make this build the extension that `starc.evaluation` imports."""
+    """Make this build the extension that `starc_eval` imports."""
     spec = importlib.util.spec_from_file_location(NAME, library)
     assert spec is not None and spec.loader is not None
     sys.modules[NAME] = module = importlib.util.module_from_spec(spec)

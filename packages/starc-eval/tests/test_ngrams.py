@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starc.evaluation import ngrams as ngrams_module
-from starc.evaluation.ngrams import bleu, cider, common_subsequence, ngrams, rouge, rouge_l
-from starc.evaluation.pairs import Groups
+from starc_eval import ngrams as ngrams_module
+from starc_eval.ngrams import bleu, cider, common_subsequence, ngrams, rouge, rouge_l
+from starc_eval.pairs import Groups
 
 word = st.sampled_from(["add", "oil", "the", "pan", "1\u00a01/2"])
 caption = st.lists(word, max_size=7).map(" ".join)

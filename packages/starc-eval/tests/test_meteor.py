@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation import fuzz_meteor
-from starc.evaluation import alignment, meteor
-from starc.evaluation.meteor import Meteor, aggregate, normalise
-from starc.evaluation.pairs import UNMATCHED
+import fuzz_meteor
+from starc_eval import alignment, meteor
+from starc_eval.meteor import Meteor, aggregate, normalise
+from starc_eval.pairs import UNMATCHED
 
 Maker = Callable[[str], Meteor]
 
@@ -146,7 +146,7 @@ def test_the_extension_refuses_what_would_lead_outside_its_arrays(meteor_backend
     meteor_backend("c")
     from array import array
 
-    from starc.evaluation._meteor import Aligner
+    from starc_eval._meteor import Aligner
 
     def view(code: str, *numbers: int) -> memoryview:
         return memoryview(array(code, numbers))

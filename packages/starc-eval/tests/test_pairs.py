@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starc.evaluation import pairs
-from starc.evaluation.pairs import UNMATCHED, corpus, groups, iou
-from starc.files.annotations import VideoAnnotation
+from starc_eval import pairs
+from starc_eval.annotations import VideoAnnotation
+from starc_eval.pairs import UNMATCHED, corpus, groups, iou
 
 TIOUS = (0.3, 0.5, 0.7, 0.9)
 second = st.integers(0, 40).map(float)

@@ -20,8 +20,8 @@ def starc(*arguments: object, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-def test_a_table_with_its_signature(data: Path) -> None:
-    ran = starc("score", data / "eval/own_small.json", data / "eval/own_small_ref.json")
+def test_a_table_with_its_signature(eval_data: Path) -> None:
+    ran = starc("score", eval_data / "own_small.json", eval_data / "own_small_ref.json")
     assert ran.returncode == 0, ran.stderr
     assert "40 of 40 videos predicted, 234 events" in ran.stdout
     assert "protocol:published | refs:1 | videos:40/40" in ran.stdout
@@ -29,13 +29,13 @@ def test_a_table_with_its_signature(data: Path) -> None:
     assert ran.stderr == ""
 
 
-def test_json_and_rows_per_video(data: Path, tmp_path: Path) -> None:
+def test_json_and_rows_per_video(eval_data: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     ran = starc(
-        "score", data / "eval/own_small.json", data / "eval/own_small_ref.json", "--json",
+        "score", eval_data / "own_small.json", eval_data / "own_small_ref.json", "--json",
         "--per-video", rows,
     )  # fmt: skip
-    golden = json.loads((data / "eval/golden.json").read_text())["own_small"]
+    golden = json.loads((eval_data / "golden.json").read_text())["own_small"]
     report = json.loads(ran.stdout)
     assert report["metrics"]["CIDEr"] == pytest.approx(golden["metrics"]["CIDEr"], abs=1e-12)
     with rows.open() as file:
@@ -45,8 +45,8 @@ def test_json_and_rows_per_video(data: Path, tmp_path: Path) -> None:
     assert mean == pytest.approx(golden["metrics"]["CIDEr"], abs=1e-12)
 
 
-def test_compare_prints_both(data: Path) -> None:
-    files = [data / "eval/own_small.json", data / "eval/own_small_ref.json"]
+def test_compare_prints_both(eval_data: Path) -> None:
+    files = [eval_data / "own_small.json", eval_data / "own_small_ref.json"]
     ran = starc("score", *files, "--compare", files[0])
     assert ran.returncode == 0, ran.stderr
     assert "95 % interval" in ran.stdout
@@ -54,8 +54,8 @@ def test_compare_prints_both(data: Path) -> None:
     assert {each["difference"] for each in json.loads(ran.stdout)["differences"]} == {0.0}
 
 
-def test_bad_input_is_one_line_and_exit_2(data: Path, tmp_path: Path) -> None:
-    predictions, reference = data / "eval/own_small.json", data / "eval/own_small_ref.json"
+def test_bad_input_is_one_line_and_exit_2(eval_data: Path, tmp_path: Path) -> None:
+    predictions, reference = eval_data / "own_small.json", eval_data / "own_small_ref.json"
     rows = tmp_path / "rows.csv"
     half = json.loads(predictions.read_text())
     half["results"].pop("video000")
@@ -106,5 +106,5 @@ def test_doctor() -> None:
         finding["name"]: finding for finding in json.loads(starc("doctor", "--json").stdout)
     }
     assert findings["torch"]["ok"]
-    assert findings["[eval]"]["ok"]
+    assert findings["fast METEOR"]["ok"]
     assert all(finding["advice"] for finding in findings.values() if not finding["ok"])

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.files.annotations import VideoAnnotation
+from starc_eval.annotations import VideoAnnotation
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -243,11 +243,11 @@ class SegmentQuality(NamedTuple):
     """The indicators of the paper's correlation figure, per video."""
 
     recall_V: Floats
-    """Share of reference events that a prediction overlaps with IoU >= .5."""
+    """Share of reference events that a prediction overlaps with IoU >= 0.5."""
     mean_iou_V: Floats
     """Mean over reference events of the best IoU of any prediction."""
     matched_V: Floats
-    """Number of predictions with IoU >= .5 to a reference event."""
+    """Number of predictions with IoU >= 0.5 to a reference event."""
 
 
 def by_overlap(corpus: Corpus, tious: Sequence[float]) -> Localisation:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from starc.errors import MissingExtra, StarcError
-from starc.evaluation import meteor_data
-from starc.evaluation.meteor import Meteor
-from starc.evaluation.meteor_data import NAME, Sources, java_hash, locate, open_index
+from starc_eval import meteor_data
+from starc_eval.errors import StarcError
+from starc_eval.meteor import Meteor
+from starc_eval.meteor_data import NAME, Sources, java_hash, locate, open_index
 
 TABLE = """0.5
 right away
@@ -69,7 +69,7 @@ def test_planted_answers(sources: Sources, cache: Path) -> None:
 
 
 def _has_extension() -> bool:
-    from starc.evaluation import meteor
+    from starc_eval import meteor
 
     return meteor._meteor is not None
 
@@ -181,14 +181,14 @@ def test_damaged_jar_is_named(sources: Sources, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["pycocoevalcap", "snowballstemmer"])
-def test_missing_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_named(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = meteor_data.importlib.util.find_spec
     monkeypatch.setattr(
         meteor_data.importlib.util,
         "find_spec",
         lambda name, *rest: None if name == package else real(name, *rest),
     )
-    with pytest.raises(MissingExtra, match=rf"{package}.*pip install 'starc\[eval\]'"):
+    with pytest.raises(StarcError, match=rf"{package}.*pip install '{package}[=<]"):
         locate()
 
 

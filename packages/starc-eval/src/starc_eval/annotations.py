@@ -24,12 +24,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from starc.errors import AnnotationError, StarcError
-from starc.files.atomic import replacing
-from starc.files.reading import read_text
-from starc.types import LONGEST, Event
+from starc_eval.atomic import replacing
+from starc_eval.errors import AnnotationError, StarcError
+from starc_eval.reading import read_text
 
 __all__ = [
     "AnnotatedEvent",
@@ -44,6 +43,8 @@ __all__ = [
     "write_predictions",
 ]
 
+LONGEST = 1e12
+"""Seconds; a time beyond is no time."""
 Json = Mapping[str, Any]
 JsonValue = TypeVar("JsonValue", dict[str, Any], list[Any])
 Record = tuple[str, "VideoAnnotation"]
@@ -57,8 +58,19 @@ VIDEO_ENDINGS = frozenset({
 """Endings of files that are taken for videos. Not .ts, which is also a programming language's."""
 
 
+class TimedCaption(Protocol):
+    """An event that can be written."""
+
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
+    @property
+    def caption(self) -> str: ...
+
+
 class AnnotatedEvent(NamedTuple):
-    """An event as a file gives it; unlike `Event`, it may run backwards."""
+    """An event as a file gives it; it may run backwards."""
 
     start: float
     end: float
@@ -67,7 +79,7 @@ class AnnotatedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VideoAnnotation:
-    """The events of one video as a file gives them; unlike `Event`, a span may run backwards."""
+    """The events of one video as a file gives them; a span may run backwards."""
 
     spans: tuple[tuple[float, float], ...]
     sentences: tuple[str, ...]
@@ -158,12 +170,15 @@ def prediction_file(videos: Mapping[str, Iterable[tuple[float, float, str]]]) ->
     return json.dumps({"results": results}, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
 
-def write_predictions(
-    videos: Mapping[str, Iterable[Event | AnnotatedEvent]], path: str | Path
-) -> None:
+def cell(text: str) -> str:
+    """Text for a cell of a table, which a spreadsheet would otherwise take for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+def write_predictions(videos: Mapping[str, Iterable[TimedCaption]], path: str | Path) -> None:
     """The papers' prediction file, whole or not at all: by video its events.
 
-    The events are `Captioned.events` or a `VideoAnnotation` itself.
+    The events are a `VideoAnnotation`, or starc's `Captioned.events`.
     """
     text = prediction_file(
         {video: [(e.start, e.end, e.caption) for e in events] for video, events in videos.items()}
@@ -204,7 +219,7 @@ def read_references(
     if kind in ("results", "bare", "captioned", "captioned csv"):
         raise AnnotationError(
             f"{path}: this is a prediction file, not a reference; "
-            "predictions come first: starc score PREDICTIONS REFERENCE…"
+            "predictions come first, then references"
         )
     read = partial(_vitt, open_ended=open_ended) if kind == "vitt" else _FORMATS[kind]
     videos = _collect(path, read(path, content), subset)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starc.evaluation.tokens import OneText, tokenise, tokenise_by_rules, tokenise_ordinary
+from starc_eval.tokens import OneText, tokenise, tokenise_by_rules, tokenise_ordinary
 
 # Captions of our own wording with the published tokeniser's answer, punctuation dropped.
 ANSWERS = {

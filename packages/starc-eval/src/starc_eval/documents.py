@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from starc.evaluation.meteor import SEPARATOR, Meteor, aggregate
-from starc.evaluation.ngrams import ORDERS, SIGMA, SMALL, TINY, common_subsequence, rouge_f
-from starc.evaluation.pairs import Floats
+from starc_eval.meteor import SEPARATOR, Meteor, aggregate
+from starc_eval.ngrams import ORDERS, SIGMA, SMALL, TINY, common_subsequence, rouge_f
+from starc_eval.pairs import Floats
 
 Grams = Counter[tuple[str, ...]]
 

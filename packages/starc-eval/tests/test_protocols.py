@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from starc.cli import app
-from starc.errors import AnnotationError
-from starc.evaluation import compare, score
-from starc.evaluation.documents import Document, score_documents, words_only
-from starc.evaluation.meteor import Meteor, aggregate
-from starc.files.annotations import VideoAnnotation, read_proposals
+from starc_eval import compare, score
+from starc_eval.annotations import VideoAnnotation, read_proposals
+from starc_eval.command import main
+from starc_eval.documents import Document, score_documents, words_only
+from starc_eval.errors import AnnotationError
+from starc_eval.meteor import Meteor, aggregate
 
 WORDS = ["cut", "the", "onion", "fry", "it", "boil", "water", "with", "salt", "and", "serve"]
 
@@ -149,17 +148,24 @@ def test_titles_by_hand(meteor: Meteor) -> None:
         ("titles", "CIDEr"),
     ],
 )
-def test_each_protocol_prints_its_table(protocol: str, shown: str, tmp_path: Path) -> None:
+def test_each_protocol_prints_its_table(
+    protocol: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said, reference = tmp_path / "said.json", tmp_path / "reference.json"
     events = [{"sentence": "mix the dough", "timestamp": [0, 5]}]
     said.write_text(json.dumps({"results": {"a": events}}))
     annotation = {"duration": 5, "timestamps": [[0, 5]], "sentences": ["mix the dough"]}
     reference.write_text(json.dumps({"a": annotation}))
-    arguments = ["score", str(said), str(reference), "--protocol", protocol]
-    ended = CliRunner().invoke(app, arguments)
-    assert ended.exit_code == 0, ended.output
-    assert shown in ended.stdout and f"protocol:{protocol}" in ended.stdout
-    assert ("SODA_c" in ended.stdout) == (protocol == "chapters")
-    assert json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)["metrics"]
-    wrong = CliRunner().invoke(app, [*arguments[:3], "--protocol", "nosuch"])
-    assert wrong.exit_code == 2 and "is not one of published" in wrong.stderr
+
+    def ran(*options: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(said), str(reference), *options])
+        return ended.value.code, *capsys.readouterr()
+
+    code, out, err = ran("--protocol", protocol)
+    assert code == 0, err
+    assert shown in out and f"protocol:{protocol}" in out
+    assert ("SODA_c" in out) == (protocol == "chapters")
+    assert json.loads(ran("--protocol", protocol, "--json")[1])["metrics"]
+    code, out, err = ran("--protocol", "nosuch")
+    assert code == 2 and "choose from" in err and "published" in err

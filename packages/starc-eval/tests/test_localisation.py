@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from starc.evaluation.pairs import by_overlap, by_start, corpus, f1, segment_quality
-from starc.files.annotations import VideoAnnotation
+from starc_eval.annotations import VideoAnnotation
+from starc_eval.pairs import by_overlap, by_start, corpus, f1, segment_quality
 
 PREDICTED = {
     "a": VideoAnnotation(((0, 10), (0, 10), (50, 60)), ("x", "x", "y")),
