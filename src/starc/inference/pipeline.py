@@ -29,6 +29,7 @@ from starc.files import cache
 from starc.inference.jobs import find_videos
 from starc.media.container import MediaLimits
 from starc.media.processor import has_bfloat16
+from starc.media.sources import check_local
 from starc.media.speech import (
     Engine,
     Transcript,
@@ -310,7 +311,7 @@ class Captioner:
         on_heard: Callable[[float], None] = lambda seconds: None,
     ) -> Transcript:
         if options.transcript is not None:
-            return read_transcript(options.transcript, video=video.stem)
+            return read_transcript(options.transcript, video=video.name)
         return transcribe(
             video,
             engine=options.engine,
@@ -339,7 +340,7 @@ class Captioner:
         `stop` ends watching, listening and captioning soon. Where the video is not captioned, the
         result has no events and a `reason`.
         """
-        video, ended = Path(video), stop or threading.Event()
+        video, ended = check_local(video), stop or threading.Event()
         options = replace(
             self.options,
             language=language or self.options.language,
