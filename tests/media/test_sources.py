@@ -114,7 +114,9 @@ def test_only_the_web_is_fetched(yt_dlp: Path, address: str) -> None:
 
 def test_a_call_that_fetches_nothing_says_so(tmp_path: Path) -> None:
     for address in ("https://a.org/b.mp4", Path("https://a.org/b.mp4")):
-        with pytest.raises(VideoError, match=r"^https://a\.org/b\.mp4: is an address.*caption fetches") as caught:
+        with pytest.raises(
+            VideoError, match=r"^https://a\.org/b\.mp4: is an address.*caption fetches"
+        ) as caught:
             sources.check_local(address)
         assert "\n" not in str(caught.value)
     with pytest.raises(VideoError, match=r"^-: standard input is read only by the command"):

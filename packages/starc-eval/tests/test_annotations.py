@@ -308,7 +308,9 @@ def test_predictions_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["v_", ".mp4", "."])
 def test_an_id_is_found_in_linear_work(part: str) -> None:
-    assert growth(lambda n: ("" if part == "v_" else "a") + part * n, video_id, 20_000) < NEAR_LINEAR
+    assert (
+        growth(lambda n: ("" if part == "v_" else "a") + part * n, video_id, 20_000) < NEAR_LINEAR
+    )
 
 
 @given(st.text("v_.mp4/ab", max_size=20))

@@ -44,7 +44,7 @@ from starc_eval.pairs import (
     groups,
 )
 from starc_eval.soda import soda
-from starc_eval.tokens import OneText, tokenise
+from starc_eval.tokens import LONGEST_RUN, OneText, tokenise, too_long
 
 TIOUS = (0.3, 0.5, 0.7, 0.9)
 SECONDS = (1, 3, 5, 10, 30, 60)
@@ -72,6 +72,10 @@ _UNMATCHED = {"pdvc2018": "abc123!@#"}
 """What predictions without a match are paired with, where it is not any unknown word."""
 _ONE_TEXT = ("published", "pdvc", "pdvc2018", "chapters")
 """Protocols whose captions can be tokenised as one text."""
+MOST_PAIRS = 1_000_000
+"""Of a video's predicted and reference events that overlap: each pair is compared by METEOR."""
+PART = 1 << 16
+"""Pairs whose counts are in memory at once."""
 _SAME_SPAN = 0.01
 """Seconds by which a given boundary may be off (files round)."""
 Videos = Mapping[str, VideoAnnotation]
@@ -180,6 +184,8 @@ def score(
     predicted = _by_account(predicted, [file for _, file in named], annotators)
     if annotators == "together":
         named = [(source, part) for source, file in named for part in _by_annotator(file)]
+    if not proposals:
+        _check_runs([(name, predicted), *named])
     zeroed = protocol in _ZEROED
     videos = _check(name, predicted, named, may_miss=allow_missing or zeroed)
     files = [file for _, file in named]
@@ -215,6 +221,7 @@ def _dense(
     per_video: dict[str, Floats] = {}
     soda_by_reference: list[tuple[float, float, float]] = []
     if {"captions", "soda"} & set(metrics):
+        _check_pairs(events)
         scorer = meteor()
         text = OneText(events.captions) if one_text else None
         tokenised = text.tokenised if text else [tokenise(caption) for caption in events.captions]
@@ -365,6 +372,27 @@ def _check(
     return videos
 
 
+def _check_runs(files: Sequence[tuple[str, Videos]]) -> None:
+    for source, file in files:
+        for video, annotation in file.items():
+            for caption in filter(too_long, annotation.sentences):
+                raise AnnotationError(
+                    f"{source}: video {video!r} has a caption with over {LONGEST_RUN:,} characters "
+                    f"without a space ({caption!r:.40}…); write words"
+                )
+
+
+def _check_pairs(events: Corpus) -> None:
+    for file in events.references:
+        pairs_V = np.bincount(events.video_P[file.prediction_O], minlength=len(events.videos))
+        for v in np.flatnonzero(pairs_V > MOST_PAIRS).tolist():
+            raise AnnotationError(
+                f"{events.videos[v]}: {pairs_V[v]:,} pairs of its predicted and reference events "
+                f"overlap, and up to {MOST_PAIRS:,} are scored; predict fewer events, or score "
+                "the localisation alone"
+            )
+
+
 def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
     first = ", ".join(list(names)[:3])
     return f"{first}, …" if len(names) > 3 else first or "none"
@@ -476,7 +504,11 @@ def _soda(
     and the mean F1 of each video over the files that have it."""
 
     def score_pairs(hypothesis_X: Ints, reference_X: Ints) -> Floats:
-        return meteor_score(meteor.statistics_of(tokenised, hypothesis_X, reference_X))
+        """In parts, so that their counts are not all in memory at once."""
+        cuts = range(PART, len(hypothesis_X), PART)
+        parts_X = zip(np.split(hypothesis_X, cuts), np.split(reference_X, cuts), strict=True)
+        scores = [meteor_score(meteor.statistics_of(tokenised, *part)) for part in parts_X]
+        return np.concatenate(scores)
 
     by_reference = []
     total_V, files_V = np.zeros(len(parts[0].videos)), np.zeros(len(parts[0].videos))
