@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from starc.cli.progress import bar, err, note, out, print_json, say
+from starc.cli.progress import bar, err, note, out, print_json, say, tell
 from starc.cli.score import (
     AnnotatorsOption,
     AsJson,
@@ -203,9 +203,9 @@ def import_checkpoint(
     )
     for kind in ("taken", "fresh", "unknown"):
         names = getattr(imported, kind)
-        err.print(f"{kind}: {len(names)}", highlight=False)
+        tell(f"{kind}: {len(names)}")
         for name in names if kind != "taken" else ():
-            err.print(f"  {name}", highlight=False, markup=False)
+            tell(f"  {name}")
     say(str(folder))
 
 
@@ -272,7 +272,7 @@ def train(
             [*inputs(no_video, no_speech), *(settings or [])],
             resume=resume,
             progress=on_line,
-            on_note=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True),
+            on_note=tell,
         )
     if os.environ.get("RANK", "0") == "0":
         say(str(run / "best"))
@@ -472,7 +472,7 @@ def ablate(
         own=store,
         seeds=range(seeds),
         jobs=jobs,
-        on_line=lambda line: err.print(line, highlight=False),
+        on_line=tell,
     )
     for path in write(chosen, results, run, references=validation, subset=validation_subset):
         say(str(path))

@@ -14,6 +14,7 @@ from typing import Any
 
 from starc_eval.annotations import cell
 from starc_eval.report import LOCALISATION, SECONDS, TIOUS, Difference, Report
+from starc_eval.terminal import visible
 
 BOLD, DIM = "\033[1m", "\033[2m"
 _PRINTED = {
@@ -49,7 +50,7 @@ def show(
         ]
         _print_table([place, *(suffix or "mean" for suffix in suffixes)], rows)
     if differences:
-        title = ["Compared", *names, "difference", "95 % interval", "p"]
+        title = ["Compared", *map(visible, names), "difference", "95 % interval", "p"]
         _print_table(title, [_compared(each) for each in differences], width=0)
     if quality := report.segments:
         print(
@@ -59,7 +60,7 @@ def show(
     print(f"{report.predicted} of {report.total} videos predicted, {report.events} events")
     print(_styled(report.signature, DIM))
     for text in dict.fromkeys(text for each in reports for text in each.notes):
-        print(f"note: {text}", file=sys.stderr)
+        print(f"note: {visible(text)}", file=sys.stderr)
 
 
 def per_video_csv(report: Report) -> str:
