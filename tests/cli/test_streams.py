@@ -12,6 +12,7 @@ import pytest
 
 from starc import cli
 from starc.cli import progress
+from starc.config import BeamSearch
 from starc.errors import VideoError
 from starc_eval.terminal import visible
 
@@ -89,3 +90,15 @@ def test_notes_that_nobody_can_read_stop_nothing() -> None:
             [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=True
         )
     assert done.stdout == "b\n"
+
+
+@pytest.mark.parametrize("command", [["caption", "a.mp4"], ["evaluate", "model", "a.json"]])
+def test_more_beams_than_there_may_be_are_a_usage_error(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["starc", *command, "--beams", "3000"])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    assert exit.value.code == 2 and "--beams" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="at most 64 beams"):
+        BeamSearch(beams=3000)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from starc.cli.progress import VisibleFormatter, bar, err, note, stages, tell
+from starc.config import MOST_BEAMS
 from starc.errors import ConfigError, StarcError
 from starc.types import Captioned
 from starc_eval.terminal import visible
@@ -77,7 +78,8 @@ def caption(
         str | None, typer.Option(help="Another image encoder than the model names.")
     ] = None,
     beams: Annotated[
-        int | None, typer.Option(min=1, help="Beams of the search; 1 is greedy and fastest.")
+        int | None,
+        typer.Option(min=1, max=MOST_BEAMS, help="Beams of the search; 1 is greedy and fastest."),
     ] = None,
     lanes: Annotated[
         bool,

@@ -67,5 +67,5 @@ def note(text: str, *, kind: str = "note") -> None:
 class VisibleFormatter(logging.Formatter):
     """Formats the messages of the library, which name files."""
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+    def formatMessage(self, record: logging.LogRecord) -> str:
         return visible(super().formatMessage(record))

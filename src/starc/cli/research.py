@@ -24,6 +24,7 @@ from starc.cli.score import (
     require_annotators,
     save,
 )
+from starc.config import MOST_BEAMS
 
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
 recipes = typer.Typer(help="Recipes, ablations and settings.", invoke_without_command=True)
@@ -342,7 +343,10 @@ def evaluate(
         Path | None, typer.Option("--out", "-o", help="Write the predictions here.")
     ] = None,
     beams: Annotated[
-        int | None, typer.Option(min=1, help="Beams, if not the model's own number; 1 is greedy.")
+        int | None,
+        typer.Option(
+            min=1, max=MOST_BEAMS, help="Beams, if not the model's own number; 1 is greedy."
+        ),
     ] = None,
     subset: Subset = None,
     annotators: AnnotatorsOption = "apart",

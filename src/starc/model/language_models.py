@@ -10,6 +10,7 @@ names, sizes as in the files; everything before the decoder is fresh.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,7 +61,7 @@ def load(origin: str, config: Config, tokenizer: Tokenizer | None = None) -> Loa
 
 
 def _load_llama(name: str, config: Config) -> tuple[Alone, Tokenizer]:
-    pretrained = read_llama(Path(name).expanduser())
+    pretrained = read_llama(Path(os.path.expanduser(name)))
     sizes = replace(pretrained.config, bins=config.language_model.bins)
     model, tokenizer = Alone(replace(_fitting(config, sizes), llama=sizes)), pretrained.tokenizer
     model.causal.llama.load_state_dict(pretrained.state)
@@ -163,13 +164,13 @@ def _fill(folder: Path, t5: T5, state: dict[str, Tensor], *, scaled: bool) -> No
 
 
 def _folder(name: str) -> Path:
-    if Path(name).expanduser().is_dir():
-        return Path(name).expanduser()
+    if os.path.isdir(folder := os.path.expanduser(name)):
+        return Path(folder)
     if name.count("/") != 1 or name[0] in "./~":
         raise CheckpointError(
             f"{T5_PREFIX}{name}: no such folder; give one, or a hub id owner/name"
         )
-    folder = hub_copy(name, [CONFIG, WEIGHTS, TOKENIZER], prefix=T5_PREFIX)
-    if not (folder / WEIGHTS).is_file():
-        folder = hub_copy(name, [PICKLED], prefix=T5_PREFIX)
-    return folder
+    copy = hub_copy(name, [CONFIG, WEIGHTS, TOKENIZER], prefix=T5_PREFIX)
+    if not (copy / WEIGHTS).is_file():
+        copy = hub_copy(name, [PICKLED], prefix=T5_PREFIX)
+    return copy
