@@ -276,7 +276,7 @@ class T5Block(nn.Module):
         name = settings.feed_forward_activation.removeprefix("gated-")
         if name not in ACTIVATIONS:
             raise ConfigError(
-                f"t5.feed_forward_activation: {settings.feed_forward_activation!r} is not one of "
+                f"t5.feed_forward_activation: {settings.feed_forward_activation!r:.60} is not one of "
                 f"{', '.join(ACTIVATIONS)}"
             )
         act = ACTIVATIONS["gelu_new" if settings.gated and name == "gelu" else name]
