@@ -47,7 +47,9 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
         raise OSError(errno.EINVAL, "name the folder itself", str(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep([folder])
-    fresh = Path(tempfile.mkdtemp(prefix=f".{short(folder.name)}.", suffix=".part", dir=folder.parent))
+    fresh = Path(
+        tempfile.mkdtemp(prefix=f".{short(folder.name)}.", suffix=".part", dir=folder.parent)
+    )
     handle = os.open(fresh, os.O_RDONLY)
     try:
         lock(handle)
