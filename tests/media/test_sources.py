@@ -118,7 +118,7 @@ def test_a_call_that_fetches_nothing_says_so(tmp_path: Path) -> None:
             VideoError, match=r"^https://a\.org/b\.mp4: is an address.*caption fetches"
         ) as caught:
             sources.check_local(address)
-        assert "\n" not in str(caught.value)
+        assert "starc caption fetches it" in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(VideoError, match=r"^-: standard input is read only by the command"):
         sources.check_local("-")
     with pytest.raises(VideoError, match=r"nowhere\.mp4: no such file; check the path"):

@@ -25,6 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starc.errors import ConfigError, VideoError
+from starc.media.subtitles import SRT_MARK, is_captions
 from starc.media.video import sample_frames
 from starc.output import formats, mp4
 from starc.output.chapters import clock, one_line, stamp
@@ -86,6 +87,76 @@ def test_srt(captioned: Captioned, tmp_path: Path) -> None:
     assert [line.plaintext for line in lines][0::2] == ["Crack the eggs.", "Serve, with salt."]
     assert "‹b›" in lines[1].plaintext and "(\\an8)" in lines[1].plaintext
     assert len(webvtt.from_srt(str(tmp_path / "a.srt")).captions) == 3
+
+
+def test_the_mark_of_an_srt_file_is_in_no_cue(captioned: Captioned, tmp_path: Path) -> None:
+    path = tmp_path / "a.srt"
+    formats.write(captioned, path)
+    with av.open(str(path)) as file:
+        cues = [bytes(packet).decode() for packet in file.demux(subtitles=0) if packet.size]
+    assert len(cues) == 3 and cues[-1] == "Serve, with salt."
+    assert is_captions(path)
+    formats.write(captioned, path)  # still known as ours
+    path.write_text(path.read_text("utf-8").replace(SRT_MARK, ""), "utf-8")
+    assert not is_captions(path)
+    with pytest.raises(ConfigError, match="not as starc wrote it"):
+        formats.write(captioned, path)
+
+
+def test_captions_of_earlier_versions_are_still_known(tmp_path: Path) -> None:
+    cue = "1\n00:00:00,000 --> 00:00:02,000\nCrack the eggs.\n"
+    (tmp_path / "a.srt").write_text(f"{cue}\n{SRT_MARK}\n")
+    note = "NOTE Captions by starc: what is seen, not what is said"
+    (tmp_path / "a.vtt").write_text(f"WEBVTT\n\n{note}\n\n{cue}")
+    assert is_captions(tmp_path / "a.srt") and is_captions(tmp_path / "a.vtt")
+
+
+@pytest.mark.parametrize(
+    ("origins", "note"),
+    [
+        ((("speech",),), "NOTE Captions by starc, written from the speech by small"),
+        (
+            (("pictures", "datastore"),),
+            "NOTE Captions by starc, written from the pictures and the datastore by small",
+        ),
+        ((("person",),), "NOTE Captions by starc, written by a person"),
+        (
+            (("speech",), ("person",)),
+            "NOTE Captions by starc, written from the speech by small; written by a person",
+        ),
+        (((),), "NOTE Captions by starc"),
+        (
+            (("speech",), ()),
+            "NOTE Captions by starc, written from the speech by small; of unknown origin",
+        ),
+    ],
+)
+def test_the_note_of_a_vtt_says_what_the_record_says(
+    origins: tuple[tuple[str, ...], ...], note: str, tmp_path: Path
+) -> None:
+    events = tuple(
+        Event(20.0 * n, 20.0 * n + 9, "stir", words_from=one) for n, one in enumerate(origins, 1)
+    )
+    video = Captioned("a.mp4", 99.0, events, provenance={"model": "small"})
+    for name in ("a.vtt", "a.chapters.vtt"):  # which has an introduction that nobody wrote
+        formats.write(video, tmp_path / name)
+        assert (tmp_path / name).read_text("utf-8").splitlines()[2] == note
+        assert is_captions(tmp_path / name)
+
+
+def test_no_model_name_breaks_a_vtt() -> None:
+    event = Event(0.0, 2.0, "stir", words_from=("speech",))
+    video = Captioned("a.mp4", 9.0, (event,), provenance={"model": "a\n\n0 --> 1"})
+    text, _ = formats.render(video, format="vtt")
+    assert [cue.text for cue in webvtt.from_string(text).captions] == ["stir"]
+
+
+def test_files_say_why_a_video_was_not_captioned() -> None:
+    nothing = Captioned("n.mp4", 3.0, (), reason="The speech is not about cooking.")
+    for name in ("vtt", "html", "markdown", "json"):
+        text, _ = formats.render(nothing, format=name)
+        assert "The speech is not about cooking." in text, name
+    assert webvtt.from_string(formats.render(nothing, format="vtt")[0]).captions == []
 
 
 def test_chapters_vtt_do_not_overlap(captioned: Captioned, tmp_path: Path) -> None:

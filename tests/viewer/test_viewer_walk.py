@@ -40,7 +40,7 @@ def walk(browser: Any, address: str, target: Path) -> dict[str, Any]:
         until(page, "document.querySelector('video').videoWidth > 0")  # from another folder
         before = events(page)
         page.locator(".row button").nth(1).click()
-        assert page.get_by_role("group", name="What this event rests on").is_visible()
+        assert page.get_by_role("group", name="Where this event is from").is_visible()
         until(page, f"Math.abs(starc.player.time - {before[1]['start']}) < 0.1")
         page.keyboard.press("e")
         words = page.get_by_label("Caption", exact=True)

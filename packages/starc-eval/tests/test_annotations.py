@@ -14,7 +14,7 @@ from starc_eval.annotations import (
     VIDEO_ENDINGS,
     AnnotatedEvent,
     VideoAnnotation,
-    accounts,
+    annotations_by_video,
     read_annotations,
     read_predictions,
     read_references,
@@ -103,7 +103,7 @@ def test_vitt_as_vidchapters_prepares_it(tmp_path: Path) -> None:
     prepared = dict.fromkeys(("0_abcdefghijk", "1_abcdefghijk", "2_-_bcdefghij"), ACTIVITYNET)
     found = read_references(put(tmp_path / "dev.json", prepared))
     assert [each.video for each in found.values()] == ["abcdefghijk", "abcdefghijk", "-_bcdefghij"]
-    assert {video: len(known) for video, known in accounts([found]).items()} == {
+    assert {video: len(known) for video, known in annotations_by_video([found]).items()} == {
         "abcdefghijk": 2,
         "-_bcdefghij": 1,
     }

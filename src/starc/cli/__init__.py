@@ -21,6 +21,7 @@ import typer
 from starc.cli import caption, data, datastore, doctor, research, score, view
 from starc.cli.progress import VisibleFormatter
 from starc.errors import StarcError
+from starc.processor import prepare
 from starc_eval.terminal import open_closed_streams, visible
 
 app = typer.Typer(
@@ -74,10 +75,11 @@ app.add_typer(research.recipes, name="recipes")
 
 
 def main() -> None:
-    """Run the command line; one line on stderr for whatever a user can mend."""
+    """Run the command line; one line on stderr for whatever a user can fix."""
     open_closed_streams()
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(VisibleFormatter())
+    prepare()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What the formats are in, in every locale; a name may hold bytes that are no text.

@@ -140,8 +140,8 @@ def caption(
     from starc.inference.batch import NOT_CAPTIONED, Output
     from starc.inference.pipeline import Captioner, Options, speech_options
     from starc.media.container import MediaLimits
-    from starc.media.processor import set_threads
     from starc.media.sources import local_files
+    from starc.processor import set_threads
 
     if threads is not None:
         set_threads(threads)

@@ -159,7 +159,7 @@ def features(
             elif not err.is_terminal:
                 note(str(path), kind=f"{n}/{len(named)}")
     if failed:
-        note(f"{failed} of {len(named)} videos have no features; mend them and run this again")
+        note(f"{failed} of {len(named)} videos have no features; fix them and run this again")
         raise typer.Exit(3 if failed < len(named) else 1)
 
 

@@ -41,10 +41,11 @@ SHORTEST = 0.1
 """Seconds given to a cue that ends where, or before, it starts."""
 TOUCHING = 0.05
 """Seconds between two cues that follow each other without a pause."""
-VTT_MARK = "NOTE Captions by starc: what is seen, not what is said"
+VTT_MARK = "NOTE Captions by starc"
 SRT_MARK = " \t \t \t"
-"""By which our own captions are known and not taken for speech. SRT has no comments: there it is a
-last line of white space, which players pass over."""
+"""By which our own captions are known and not taken for speech. SRT has no comments: there it is
+white space after the times of the first cue, which no reader takes for words; a file without cues
+is this line alone, and so did files of earlier versions end."""
 
 _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,](\d{1,3}))?"
 _TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
@@ -147,7 +148,9 @@ def is_captions(path: Path) -> bool:
         text = _text(path)
     except SpeechError:
         return False
-    return VTT_MARK in text[:200] or text.rstrip("\r\n").endswith(f"\n{SRT_MARK}")
+    first = next((line for line in text.splitlines() if _TIMING.match(line)), "")
+    marked = first.endswith(SRT_MARK) or text.rstrip("\r\n").endswith(f"\n{SRT_MARK}")
+    return marked or VTT_MARK in text[:200]
 
 
 def text_streams(container: InputContainer) -> list[SubtitleStream]:
@@ -316,8 +319,8 @@ def _from_data(path: Path, data: Any, video: str | None) -> list[Sentence]:
         if _is_published(data):
             if video is None and len(data) == 1:
                 (video,) = data
-            if (key := _key_of(video, data)) is not None:
-                return _from_columns(f"{path}: {key}", data[key])
+            if (own := _key_of(video, data)) is not None:
+                return _from_columns(f"{path}: {own}", data[own])
             raise SpeechError(f"{path}: no speech of {video!r} among its {len(data)} videos")
     if isinstance(data, list) and all(isinstance(row, Mapping) for row in data):
         return _from_rows(str(path), data)

@@ -27,7 +27,7 @@ from starc.files.cache import check_target, content_name, remember, write_text
 from starc.media.container import MediaLimits
 from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
-from starc.output import chapters, html, mp4, transcripts
+from starc.output import chapters, html, mp4, origin, transcripts
 from starc.output.chapters import clock, one_line, span_ms, stamp
 from starc.types import Captioned
 from starc_eval.annotations import cell, prediction_file
@@ -202,7 +202,15 @@ def _vtt(captioned: Captioned) -> str:
         f"\n{n}\n{stamp(start)} --> {stamp(end)}\n{escape(text, quote=False)}\n"
         for n, (start, end, text) in enumerate(_lines(captioned), 1)
     ]
-    return f"WEBVTT\n\n{VTT_MARK}\n" + "".join(cues)
+    return f"WEBVTT\n\n{VTT_MARK}{_origin_note(captioned)}\n" + "".join(cues)
+
+
+def _origin_note(captioned: Captioned) -> str:
+    """What a note says after its mark, on one line and without the arrow that starts a cue."""
+    said = ". " + origin.why_not(captioned) if origin.why_not(captioned) else ""
+    if words := origin.of_words(captioned):
+        said = f", {words}"
+    return one_line(said).replace("-->", "→")
 
 
 _NO_MARKUP = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")"})
@@ -211,11 +219,11 @@ _NO_MARKUP = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")"})
 def _srt(captioned: Captioned) -> str:
     """SRT has no escapes: angle brackets would start a tag and braces a style, so both go."""
     cues = [
-        f"{n}\n{stamp(start, point=',')} --> {stamp(end, point=',')}\n"
+        f"{n}\n{stamp(start, point=',')} --> {stamp(end, point=',')}{SRT_MARK if n == 1 else ''}\n"
         f"{text.translate(_NO_MARKUP) or '…'}\n"
         for n, (start, end, text) in enumerate(_lines(captioned), 1)
     ]
-    return "\n".join(cues) + f"\n{SRT_MARK}\n"
+    return "\n".join(cues) if cues else f"\n{SRT_MARK}\n"
 
 
 def _youtube(captioned: Captioned) -> str:
@@ -252,6 +260,8 @@ def _markdown(captioned: Captioned) -> str:
         f"| {clock(event.start)} | {clock(event.end)} | {_md(event.caption)} |\n"
         for event in captioned.events
     ]
+    if reason := origin.why_not(captioned):
+        return f"# {_md(captioned.video)}\n\n{_md(reason)}\n"
     head = f"# {_md(captioned.video)}\n\n| from | to | what happens |\n|---|---|---|\n"
     return head + "".join(rows)
 

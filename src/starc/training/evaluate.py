@@ -110,7 +110,7 @@ def _require_given(annotations: Path | Sequence[Path], videos: Videos) -> None:
             if not 0 <= start < end:
                 raise AnnotationError(
                     f"{file}: video {video!r}, event {number}: [{start}, {end}] cannot be "
-                    "described; mend it, or leave --given-boundaries out"
+                    "described; fix it, or leave --given-boundaries out"
                 )
 
 

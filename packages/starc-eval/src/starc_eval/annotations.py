@@ -4,8 +4,8 @@ In: YouCook2's `database`, ActivityNet / VidChapters / PDVC, ViTT, the papers' `
 JSON and JSON Lines, CSV (docs/data.md). Out: `{video id: VideoAnnotation}` with ids stripped of
 `v_` and of a file ending, so that files of different projects meet.
 
-Where a file holds several annotators' accounts of a video, each is an entry of its own, `0_<id>`,
-`1_<id>` as in VidChapters' ViTT, whose `VideoAnnotation.video` is the id.
+Where several annotators of a video are in one file, each is an entry of its own, `0_<id>`, `1_<id>`
+as in VidChapters' ViTT, whose `VideoAnnotation.video` is the id.
 
 A file is checked as it is read; an AnnotationError names file, video and event. Times that run
 backwards are kept (published evaluators score them 0): `VideoAnnotation.backwards` counts them.
@@ -33,7 +33,7 @@ from starc_eval.reading import read_text
 __all__ = [
     "AnnotatedEvent",
     "VideoAnnotation",
-    "accounts",
+    "annotations_by_video",
     "read_annotations",
     "read_predictions",
     "read_proposals",
@@ -86,7 +86,7 @@ class VideoAnnotation:
     duration: float | None = None
     subset: str | None = None
     video: str | None = None
-    """The video, where this is one of several annotators' accounts and its key is another."""
+    """The video, where this is by one of several annotators and its key is another."""
 
     def __post_init__(self) -> None:
         if len(self.spans) != len(self.sentences):
@@ -123,8 +123,10 @@ def read_annotations(path: str | Path, *, subset: str | None = None) -> dict[str
     return _collect(path, _FORMATS[kind](path, content), subset)
 
 
-def accounts(files: Sequence[Mapping[str, VideoAnnotation]]) -> dict[str, list[VideoAnnotation]]:
-    """By video all that annotators wrote of it, in one file or several."""
+def annotations_by_video(
+    files: Sequence[Mapping[str, VideoAnnotation]],
+) -> dict[str, list[VideoAnnotation]]:
+    """All annotations of each video, from one file or several."""
     by_video: dict[str, list[VideoAnnotation]] = {}
     for file in files:
         for key, annotation in file.items():

@@ -22,7 +22,7 @@ import numpy as np
 from starc_eval import pairs
 from starc_eval.annotations import (
     VideoAnnotation,
-    accounts,
+    annotations_by_video,
     read_predictions,
     read_proposals,
     read_references,
@@ -156,8 +156,8 @@ def score(
 
     Reference videos without a prediction are refused unless `allow_missing` (then they are skipped,
     which flatters) or the protocol counts them 0. Several reference files count together. Several
-    annotators within one file (ViTT) are scored "apart", each account as a video of its own, as the
-    published ViTT scores are; or "together", as several files are. `one_text` tokenises the
+    annotators within one file (ViTT) are scored "apart", each annotation as a video of its own, as
+    the published ViTT scores are; or "together", as several files are. `one_text` tokenises the
     captions of a run as lines of one text, as the published evaluator does, instead of alone.
     """
     if not metrics or not set(metrics) <= set(METRICS):
@@ -181,7 +181,7 @@ def score(
     annotated = partial(read_references, subset=subset)
     named = [_named(file, "references", annotated) for file in references]
     several = sum(each.video is not None for _, file in named for each in file.values())
-    predicted = _by_account(predicted, [file for _, file in named], annotators)
+    predicted = _by_annotation(predicted, [file for _, file in named], annotators)
     if annotators == "together":
         named = [(source, part) for source, file in named for part in _by_annotator(file)]
     if not proposals:
@@ -307,19 +307,21 @@ def _named(file: File, otherwise: str, read: Callable[[str | Path], Videos]) -> 
 
 
 def _by_annotator(file: Videos) -> list[Videos]:
-    """One reference for each annotator: the first accounts of all videos, the second …"""
+    """One reference for each annotator: the first annotations of all videos, the second …"""
     annotators: list[dict[str, VideoAnnotation]] = [{}]
-    for video, written in accounts([file]).items():
+    for video, written in annotations_by_video([file]).items():
         annotators += [{} for _ in written[len(annotators) :]]
-        for annotator, account in enumerate(written):
-            annotators[annotator][video] = replace(account, video=None)
+        for annotator, annotation in enumerate(written):
+            annotators[annotator][video] = replace(annotation, video=None)
     return list(annotators)
 
 
-def _by_account(predicted: Videos, references: Sequence[Videos], annotators: Annotators) -> Videos:
-    """Predictions under the names that are scored: of accounts (`1_<id>`), or of their videos.
+def _by_annotation(
+    predicted: Videos, references: Sequence[Videos], annotators: Annotators
+) -> Videos:
+    """Predictions under the names that are scored: of annotations (`1_<id>`), or of their videos.
 
-    Published predictions have an entry for each account, all of them the same.
+    Published predictions have an entry for each annotation, all of them the same.
     """
     names: dict[str, list[str]] = {}
     for key, each in ((key, each) for file in references for key, each in file.items()):
@@ -341,7 +343,7 @@ def _annotator_notes(several: int, annotators: Annotators) -> tuple[str, ...]:
         "(--annotators together: as several references)",
         "together": "they count as several references, unlike published scores of ViTT",
     }[annotators]
-    return (f"{several} annotations are one of several annotators'; {how}",) if several else ()
+    return (f"{several} annotations are by several annotators; {how}",) if several else ()
 
 
 def _check(
