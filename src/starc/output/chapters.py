@@ -92,7 +92,7 @@ def _best_chain(events: Sequence[Event]) -> list[Event]:
     """
     middles = [(event.start + event.end) / 2 for event in events]
     places = sorted(middles)
-    tree: list[tuple[float, int]] = [(0.0, 1)] * (len(events) + 1)  # weight, minus the event
+    tree: list[tuple[float, int]] = [(-math.inf, 1)] * (len(events) + 1)  # weight, minus the event
     best = [0.0] * len(events)
     before: list[int | None] = [None] * len(events)
     ended = 0
@@ -107,8 +107,8 @@ def _best_chain(events: Sequence[Event]) -> list[Event]:
         while place:
             most = max(most, tree[place])
             place &= place - 1
-        best[n] = _weight(events[n]) + most[0]
         before[n] = None if most[1] > 0 else -most[1]
+        best[n] = _weight(events[n]) + (0.0 if before[n] is None else most[0])
     chain: list[Event] = []
     n_last = max(range(len(events)), key=best.__getitem__, default=None)
     while n_last is not None:
