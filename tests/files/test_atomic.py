@@ -184,3 +184,27 @@ def test_what_a_kill_left_is_swept_and_nothing_else(
         sweep([tmp_path / "model2"])
         assert part.exists()
     assert {path.name for path in tmp_path.iterdir()} == {*others[1:], "model", "model2"}
+
+
+def test_the_longest_name_there_is(tmp_path: Path) -> None:
+    for name in ("a" * 255, "ü" * 127):
+        with replacing(tmp_path / name) as file:
+            file.write("x")
+        assert (tmp_path / name).read_text() == "x"
+        (tmp_path / name).unlink()
+        for text in ("old", "new"):
+            with replacing_folder(tmp_path / name) as folder:
+                (folder / "file").write_text(text)
+        assert (tmp_path / name / "file").read_text() == "new"
+        sweep([tmp_path / name], alone=True)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_a_killed_writer_of_a_long_name_left_is_swept(tmp_path: Path) -> None:
+    target = tmp_path / ("a" * 255)
+    with replacing_path(target) as part:
+        left = tmp_path / part.name.replace(".part", "x")
+        os.link(part, left)
+    left.rename(part)
+    sweep([target], alone=True)
+    assert not part.exists()

@@ -7,6 +7,7 @@ of a batch failed, 4 not captioned, 70 a bug of ours, 130 interrupted.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import shlex
 import sys
@@ -18,8 +19,10 @@ from typing import Annotated, NoReturn
 import typer
 
 from starc.cli import caption, data, datastore, doctor, research, score, view
+from starc.cli.progress import VisibleFormatter
 from starc.errors import StarcError
 from starc.processor import prepare
+from starc_eval.terminal import open_closed_streams, visible
 
 app = typer.Typer(
     help="Dense video captioning: a long video in, timestamped captions out.",
@@ -73,6 +76,9 @@ app.add_typer(research.recipes, name="recipes")
 
 def main() -> None:
     """Run the command line; one line on stderr for whatever a user can fix."""
+    open_closed_streams()
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(VisibleFormatter())
     prepare()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -88,9 +94,11 @@ def main() -> None:
             raise
         _end(str(error), error.exit_code)
     except KeyboardInterrupt:
-        sys.stderr.write("starc: interrupted\n")
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with suppress(OSError, ValueError):
+            sys.stderr.write("starc: interrupted\n")
+            sys.stderr.flush()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
         os._exit(130)  # files are whole by now; a recogniser under way would be waited for
     except BrokenPipeError:
         _drop_stdout()
@@ -112,7 +120,7 @@ def main() -> None:
 def _end(words: str, code: int) -> NoReturn:
     """One line, and out; what stdout could not take is dropped."""
     with suppress(OSError, ValueError):
-        sys.stderr.write(f"starc: {words}\n")
+        sys.stderr.write(f"starc: {visible(words)}\n")
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

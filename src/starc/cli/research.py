@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from starc.cli.progress import bar, err, note, out, print_json, say
+from starc.cli.progress import bar, err, note, out, print_json, say, tell
 from starc.cli.score import (
     AnnotatorsOption,
     AsJson,
@@ -24,6 +24,7 @@ from starc.cli.score import (
     require_annotators,
     save,
 )
+from starc.config import MOST_BEAMS
 
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
 recipes = typer.Typer(help="Recipes, ablations and settings.", invoke_without_command=True)
@@ -203,9 +204,9 @@ def import_checkpoint(
     )
     for kind in ("taken", "fresh", "unknown"):
         names = getattr(imported, kind)
-        err.print(f"{kind}: {len(names)}", highlight=False)
+        tell(f"{kind}: {len(names)}")
         for name in names if kind != "taken" else ():
-            err.print(f"  {name}", highlight=False, markup=False)
+            tell(f"  {name}")
     say(str(folder))
 
 
@@ -272,7 +273,7 @@ def train(
             [*inputs(no_video, no_speech), *(settings or [])],
             resume=resume,
             progress=on_line,
-            on_note=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True),
+            on_note=tell,
         )
     if os.environ.get("RANK", "0") == "0":
         say(str(run / "best"))
@@ -342,7 +343,10 @@ def evaluate(
         Path | None, typer.Option("--out", "-o", help="Write the predictions here.")
     ] = None,
     beams: Annotated[
-        int | None, typer.Option(min=1, help="Beams, if not the model's own number; 1 is greedy.")
+        int | None,
+        typer.Option(
+            min=1, max=MOST_BEAMS, help="Beams, if not the model's own number; 1 is greedy."
+        ),
     ] = None,
     subset: Subset = None,
     annotators: AnnotatorsOption = "apart",
@@ -472,7 +476,7 @@ def ablate(
         own=store,
         seeds=range(seeds),
         jobs=jobs,
-        on_line=lambda line: err.print(line, highlight=False),
+        on_line=tell,
     )
     for path in write(chosen, results, run, references=validation, subset=validation_subset):
         say(str(path))

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from starc.errors import StarcError
-from starc_eval.atomic import UMASK, flush, lock, replacing, replacing_path
+from starc_eval.atomic import UMASK, flush, lock, replacing, replacing_path, short
 from starc_eval.reading import read_text
 
 __all__ = ["recover", "replacing", "replacing_folder", "replacing_path", "require_ours", "sweep"]
@@ -47,7 +47,9 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
         raise OSError(errno.EINVAL, "name the folder itself", str(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     sweep([folder])
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    fresh = Path(
+        tempfile.mkdtemp(prefix=f".{short(folder.name)}.", suffix=".part", dir=folder.parent)
+    )
     handle = os.open(fresh, os.O_RDONLY)
     try:
         lock(handle)
@@ -65,7 +67,7 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
 def recover(folder: str | Path) -> Path:
     """`folder`, brought back if a kill has left it aside while it was being replaced."""
     folder = Path(folder)
-    aside = folder.parent / f".{folder.name}.old"
+    aside = folder.parent / f".{short(folder.name)}.old"
     if not folder.exists() and aside.is_dir():
         with suppress(OSError):
             os.replace(aside, folder)
@@ -114,7 +116,7 @@ def sweep(paths: Iterable[Path], *, alone: bool = False) -> None:
     """
     by_folder: dict[Path, set[str]] = {}
     for path in paths:
-        by_folder.setdefault(path.parent, set()).add(path.name)
+        by_folder.setdefault(path.parent, set()).add(short(path.name))
     for folder, names in by_folder.items():
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
@@ -145,7 +147,7 @@ def _swap(fresh: Path, folder: Path) -> None:
     if not folder.exists():
         os.replace(fresh, folder)
         return
-    aside = folder.with_name(f".{folder.name}.old")
+    aside = folder.with_name(f".{short(folder.name)}.old")
     # Left by a kill after a swap: `folder` is there, so this is not the only copy.
     shutil.rmtree(aside, ignore_errors=True)
     os.replace(folder, aside)

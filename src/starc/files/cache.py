@@ -23,7 +23,7 @@ from typing import Any
 from starc.errors import ConfigError, VideoError
 from starc.files.atomic import replacing, replacing_path
 from starc_eval.cache import cache_folder, make_folder
-from starc_eval.reading import parse_json
+from starc_eval.reading import parse_json, read_text
 
 __all__ = [
     "cache_folder",
@@ -106,7 +106,7 @@ def key_of_file(path: Path, *parts: str) -> str:
 def read(entry: Path) -> Any | None:
     """What was written, or None."""
     try:
-        return parse_json(entry.read_text("utf-8"))
+        return parse_json(read_text(entry))
     except (OSError, ValueError):
         return None
 

@@ -8,9 +8,11 @@ something is wrong; captions leave here as plain text and are never put together
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -352,6 +354,62 @@ def static_file(name: Annotated[str, InPath(max_length=80)]) -> Response:
     content, media_type = STATIC[name]
     return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
+
+class Threads:
+    """Answers requests in threads that the end of the server does not wait for.
+
+    Costly ones have a limit of their own, so that they leave threads to the others.
+    """
+
+    def __init__(self) -> None:
+        self._costly, self._all = asyncio.Semaphore(MOST_COSTLY), asyncio.Semaphore(MOST_THREADS)
+
+    def answering(self, function: Callable[..., Response]) -> Callable[..., Any]:
+        """The function as a coroutine, which FastAPI calls with the same arguments."""
+
+        @functools.wraps(function)
+        async def answer(**values: Any) -> Response:
+            costly = self._costly if function.__name__ in COSTLY else nullcontext()
+            try:
+                async with costly, self._all:
+                    return await _in_daemon(functools.partial(function, **values))
+            except asyncio.CancelledError:  # Ctrl-C: whoever still listens is told
+                return SafeJson({"message": "the server has ended"}, status_code=503)
+
+        return answer
+
+
+async def _in_daemon(call: Callable[[], Response]) -> Response:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Response] = loop.create_future()
+
+    def settle(made: Response | BaseException) -> None:
+        if future.done():
+            return
+        if isinstance(made, BaseException):
+            future.set_exception(made)
+        else:
+            future.set_result(made)
+
+    def work() -> None:
+        made: Response | BaseException
+        try:
+            made = call()
+        except BaseException as error:
+            made = error
+        with suppress(RuntimeError):  # the server has ended meanwhile
+            loop.call_soon_threadsafe(settle, made)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future
+
+
+COSTLY = frozenset(
+    {"export_video", "export_training", "find_moments", "show_peaks", "show_thumbnail"}
+)
+"""Requests whose work grows with a video or with the library."""
+MOST_COSTLY, MOST_THREADS = 8, 40
+"""Of them, and of all requests, at once; more wait their turn."""
 
 ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/api/library", Viewer.open_library),

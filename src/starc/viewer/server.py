@@ -8,6 +8,7 @@ the viewer knows nothing of the model.
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import logging
@@ -38,7 +39,7 @@ from starc.viewer.edits import EXPORTS, Export
 from starc.viewer.jobs import Caption, JobQueue
 from starc.viewer.library import Library
 from starc.viewer.previews import Previews
-from starc.viewer.routes import ROUTES, SafeJson, Viewer, static_file
+from starc.viewer.routes import ROUTES, SafeJson, Threads, Viewer, static_file
 from starc.viewer.security import Guard, is_loopback, without_folders
 
 __all__ = ["ServerLimits", "create_app", "serve"]
@@ -184,10 +185,12 @@ def _application(viewer: Viewer) -> FastAPI:
         default_response_class=SafeJson,
     )
     app.state.viewer = viewer
+    threads = Threads()
     for method, path, function in ROUTES:
+        answer = getattr(viewer, function.__name__)
         app.add_api_route(
             path,
-            getattr(viewer, function.__name__),
+            answer if asyncio.iscoroutinefunction(answer) else threads.answering(answer),
             methods=[method],
             response_class=Response,
             include_in_schema=method != "HEAD" and path != "/api/jobs/events",

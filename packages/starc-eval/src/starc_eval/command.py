@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starc_eval.errors import StarcError
+from starc_eval.terminal import open_closed_streams, visible
 
 if TYPE_CHECKING:
     from starc_eval.meteor import Meteor
@@ -31,6 +32,7 @@ TITLE = "Indexing METEOR's paraphrases (once)"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; one line on stderr for whatever a user can fix."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except MemoryError:
         code, words = 1, "out of memory; use a smaller file or close other programs"
     if words:
-        sys.stderr.write(f"starc-eval: {words}\n")
+        sys.stderr.write(f"starc-eval: {visible(words)}\n")
     raise SystemExit(code)
 
 

@@ -48,7 +48,7 @@ from starc_eval.repetition import LOCALISED, REPETITION, repeats, repetition
 from starc_eval.segmentation import NEAR, SEGMENTATION, UNIT, segmentation
 from starc_eval.soda import Soda, soda
 from starc_eval.soda_merged import MERGED, Texts, soda_merged
-from starc_eval.tokens import OneText, tokenise
+from starc_eval.tokens import LONGEST_RUN, OneText, tokenise, too_long
 
 TIOUS = (0.3, 0.5, 0.7, 0.9)
 SECONDS = (1, 3, 5, 10, 30, 60)
@@ -103,6 +103,10 @@ _DENSE = ("published", "pdvc", "pdvc2018", "chapters", "vid2seq2023")
 tokenised as one text."""
 _WITHOUT_CAPTIONS = ("localisation", "segmentation")
 """Metrics of proposals."""
+MOST_PAIRS = 1_000_000
+"""Of a video's predicted and reference events that overlap: each pair is compared by METEOR."""
+PART = 1 << 16
+"""Pairs whose counts are in memory at once."""
 _SAME_SPAN = 0.01
 """Seconds by which a given boundary may be off (files round)."""
 Videos = Mapping[str, VideoAnnotation]
@@ -233,6 +237,8 @@ def score(
     predicted = _by_annotation(predicted, [file for _, file in named], annotators)
     if annotators == "together":
         named = [(source, part) for source, file in named for part in _by_annotator(file)]
+    if kind not in ("proposals", "grounding"):
+        _check_runs([(name, predicted), *named])
     zeroed = kind in _ZEROED
     videos = _check(name, predicted, named, may_miss=allow_missing or zeroed)
     files = [file for _, file in named]
@@ -355,6 +361,7 @@ def _dense(
     soda_by_reference: list[tuple[float, float, float]] = []
     reference_repetition: dict[str, float] = {}
     if {"captions", "soda", "soda_m"} & set(metrics):
+        _check_pairs(events)
         scorer = meteor()
     if {"captions", "soda", "soda_m", "repetition"} & set(metrics):
         text = OneText(events.captions) if one_text else None
@@ -524,6 +531,27 @@ def _check(
             "or --protocol pdvc to count them as 0"
         )
     return videos
+
+
+def _check_runs(files: Sequence[tuple[str, Videos]]) -> None:
+    for source, file in files:
+        for video, annotation in file.items():
+            for caption in filter(too_long, annotation.sentences):
+                raise AnnotationError(
+                    f"{source}: video {video!r} has a caption with over {LONGEST_RUN:,} characters "
+                    f"without a space ({caption!r:.40}…); write words"
+                )
+
+
+def _check_pairs(events: Corpus) -> None:
+    for file in events.references:
+        pairs_V = np.bincount(events.video_P[file.prediction_O], minlength=len(events.videos))
+        for v in np.flatnonzero(pairs_V > MOST_PAIRS).tolist():
+            raise AnnotationError(
+                f"{events.videos[v]}: {pairs_V[v]:,} pairs of its predicted and reference events "
+                f"overlap, and up to {MOST_PAIRS:,} are scored; predict fewer events, or score "
+                "the localisation alone"
+            )
 
 
 def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
@@ -709,9 +737,7 @@ ScoreSoda = Callable[[Corpus, References], Soda]
 
 
 def _scored_soda(tokenised: Sequence[str], meteor: Meteor) -> ScoreSoda:
-    def score_pairs(hypothesis_X: Ints, reference_X: Ints) -> Floats:
-        return meteor_score(meteor.statistics_of(tokenised, hypothesis_X, reference_X))
-
+    score_pairs = partial(_meteor_in_parts, meteor, tokenised)
     return lambda part, file: soda(part, file, score_pairs)
 
 
@@ -722,9 +748,18 @@ def _scored_soda_merged(tokenised: Sequence[str], meteor: Meteor) -> ScoreSoda:
         hypothesis_X, reference_X = (
             np.array([number[text] for text in side], np.int64) for side in (hypotheses, references)
         )
-        return meteor_score(meteor.statistics_of(texts, hypothesis_X, reference_X))
+        return _meteor_in_parts(meteor, texts, hypothesis_X, reference_X)
 
     return lambda part, file: soda_merged(part, file, score_texts)
+
+
+def _meteor_in_parts(
+    meteor: Meteor, texts: Sequence[str], hypothesis_X: Ints, reference_X: Ints
+) -> Floats:
+    """METEOR of each pair; in parts, so that their counts are not all in memory at once."""
+    cuts = range(PART, len(hypothesis_X), PART)
+    parts_X = zip(np.split(hypothesis_X, cuts), np.split(reference_X, cuts), strict=True)
+    return np.concatenate([meteor_score(meteor.statistics_of(texts, *part)) for part in parts_X])
 
 
 def _soda(

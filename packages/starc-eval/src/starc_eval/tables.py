@@ -25,6 +25,7 @@ from starc_eval.report import (
     Report,
 )
 from starc_eval.segmentation import SEGMENTATION
+from starc_eval.terminal import visible
 
 BOLD, DIM = "\033[1m", "\033[2m"
 _PRINTED = {
@@ -60,7 +61,7 @@ def show(
             _print_table([place, *(suffix or "mean" for suffix in suffixes)], rows)
     _show_more(report)
     if differences:
-        title = ["Compared", *names, "difference", "95 % interval", "p"]
+        title = ["Compared", *map(visible, names), "difference", "95 % interval", "p"]
         _print_table(title, [_compared(each) for each in differences], width=0)
     if quality := report.segments:
         print(
@@ -72,7 +73,7 @@ def show(
     )
     print(_styled(report.signature, DIM))
     for text in dict.fromkeys(text for each in reports for text in each.notes):
-        print(f"note: {text}", file=sys.stderr)
+        print(f"note: {visible(text)}", file=sys.stderr)
 
 
 def _show_more(report: Report) -> None:
