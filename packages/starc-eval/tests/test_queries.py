@@ -114,6 +114,25 @@ def test_files_that_are_no_queries(tmp_path: Path) -> None:
         score(wanted, [wanted, wanted], protocol="qvhighlights2021")
 
 
+def test_files_that_have_different_things_are_refused(tmp_path: Path) -> None:
+    salient = {"qid": 2, "pred_saliency_scores": [1.0]}
+    mixed = write(tmp_path / "mixed.jsonl", record(), salient)
+    both = write(tmp_path / "both.jsonl", reference(), reference(qid=2))
+    with pytest.raises(
+        AnnotationError, match=r"mixed.jsonl: query '2' has no windows, others have"
+    ):
+        score(mixed, both, protocol="qvhighlights2021")
+    extra = write(tmp_path / "extra.jsonl", record(), record(qid=2, pred_saliency_scores=[1.0]))
+    with pytest.raises(AnnotationError, match="query '1' has no saliency, others have"):
+        score(extra, both, protocol="qvhighlights2021")
+    windows = {"qid": 2, "relevant_windows": [[0, 10]]}
+    said, wanted = write(tmp_path / "a.jsonl", salient), write(tmp_path / "b.jsonl", windows)
+    with pytest.raises(
+        AnnotationError, match=r"a.jsonl: has no windows, and .*b.jsonl no saliency"
+    ):
+        score(said, wanted, protocol="qvhighlights2021")
+
+
 def test_missing_queries_are_refused_or_skipped(tmp_path: Path) -> None:
     said = write(tmp_path / "said.jsonl", record(), record(qid=3))
     wanted = write(tmp_path / "reference.jsonl", reference(), reference(qid=2))

@@ -97,22 +97,19 @@ def _by_query(files: Sequence[VideoAnnotation]) -> dict[str, list[Span]]:
 
 def find_moments(predicted: Mapping[str, Query], annotated: Mapping[str, Query]) -> Scores:
     """The measures of QVHighlights under their published names, for what the files have: moments,
-    highlights or both. A query without a prediction counts 0."""
-    answers = {name: predicted.get(name, Query((), np.zeros(0))) for name in annotated}
+    highlights or both. Every annotated query must be predicted."""
     values: dict[str, list[float]] = {}
-    if all(each.moments is not None for each in (*answers.values(), *annotated.values())):
-        for name, wanted in annotated.items():
-            for key, value in _moments(answers[name].moments or (), wanted.moments or ()).items():
+    for name, wanted in annotated.items():
+        said = predicted[name]
+        if said.moments is not None and wanted.moments is not None:
+            for key, value in _moments(said.moments, wanted.moments).items():
                 values.setdefault(key, []).append(value)
-    if all(each.saliency is not None for each in (*answers.values(), *annotated.values())):
-        for name, wanted in annotated.items():
-            said_C, mark_CA = answers[name].saliency, wanted.saliency
-            assert said_C is not None and mark_CA is not None
+        if said.saliency is not None and wanted.saliency is not None:
             for level, mark in LEVELS.items():
-                precision, hit = _highlights(said_C, mark_CA >= mark)
+                precision, hit = _highlights(said.saliency, wanted.saliency >= mark)
                 values.setdefault(f"HL-min-{level}-mAP", []).append(precision)
                 values.setdefault(f"HL-min-{level}-Hit1", []).append(hit)
-    return _means([*annotated], values, sum(name in predicted for name in annotated))
+    return _means([*annotated], values, len(annotated))
 
 
 def _means(names: Sequence[str], values: Mapping[str, Sequence[float]], answered: int) -> Scores:
@@ -202,6 +199,14 @@ def read_queries(path: str | Path, *, annotated: bool) -> dict[str, Query]:
         queries[name] = query
     if not queries:
         raise AnnotationError(f"{path}: the file is empty; was it written completely?")
+    for what, missing in (
+        ("windows", [name for name, each in queries.items() if each.moments is None]),
+        ("saliency", [name for name, each in queries.items() if each.saliency is None]),
+    ):
+        if 0 < len(missing) < len(queries):
+            raise AnnotationError(
+                f"{path}: query {missing[0]!r} has no {what}, others have; complete or remove it"
+            )
     return queries
 
 

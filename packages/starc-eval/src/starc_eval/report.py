@@ -309,6 +309,15 @@ def _queries(predictions: File, references: Sequence[File], *, allow_missing: bo
             f"predicted, missing {_some(missing)}; predict them, or --allow-missing to skip them"
         )
     found = find_moments(predicted, {k: q for k, q in annotated.items() if k in predicted})
+    if not found.metrics:
+        said, wanted = (
+            "windows" if next(iter(each.values())).moments is None else "saliency"
+            for each in (predicted, annotated)
+        )
+        raise AnnotationError(
+            f"{predictions}: has no {said}, and {references[0]} no {wanted}; give files that have "
+            "one of them in common"
+        )
     counts = {
         "queries have no prediction and are left out, which flatters the scores": len(missing),
         "predicted queries are not in the reference and are ignored": len(
