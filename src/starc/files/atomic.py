@@ -35,8 +35,8 @@ if sys.platform != "win32":
 
 YOUNG = 2.0
 """Seconds."""
-_UMASK = os.umask(0o077)
-os.umask(_UMASK)  # asked once: between two such calls another thread's files would be wrong
+UMASK = os.umask(0o077)
+os.umask(UMASK)  # asked once: between two such calls another thread's files would be wrong
 
 
 @contextmanager
@@ -59,18 +59,19 @@ def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     """
     path = Path(path) if new else _target(Path(path))
     kept = not new and path.exists()
-    mode = stat.S_IMODE(path.stat().st_mode) if kept else 0o666 & ~_UMASK
+    mode = stat.S_IMODE(path.stat().st_mode) if kept else 0o666 & ~UMASK
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     part = Path(name)
     try:
-        _lock(handle)
+        lock(handle)
         yield part
-        _flush(part)
+        flush(part)
         part.chmod(mode)
         if new:
             _give(part, path)
         else:
             os.replace(part, path)
+        flush(path.parent)
     except BaseException:
         with suppress(OSError):
             part.unlink()
@@ -113,17 +114,15 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
     folder = Path(os.path.realpath(folder)) if folder.is_symlink() else folder
     if folder.name in ("", ".."):
         raise OSError(errno.EINVAL, "name the folder itself", str(folder))
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(folder.parent)
     sweep([folder])
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
     handle = os.open(fresh, os.O_RDONLY)
     try:
-        _lock(handle)
-        fresh.chmod(0o777 & ~_UMASK)
+        lock(handle)
+        fresh.chmod(0o777 & ~UMASK)
         yield fresh
-        for file in fresh.rglob("*"):
-            if file.is_file():
-                _flush(file)
+        flush_all(fresh)
         _swap(fresh, folder)
     finally:
         os.close(handle)
@@ -200,7 +199,7 @@ def _sweep(part: Path, age: float) -> None:
         try:
             if time.time() - os.fstat(handle).st_ctime < age:
                 return
-            _lock(handle, wait=False)
+            lock(handle, wait=False)
             if part.is_dir():
                 shutil.rmtree(part)
             else:
@@ -209,7 +208,7 @@ def _sweep(part: Path, age: float) -> None:
             os.close(handle)
 
 
-def _lock(handle: int, *, wait: bool = True) -> None:
+def lock(handle: int, *, wait: bool = True) -> None:
     """Hold what is being written until it is closed: by this the living are known."""
     if sys.platform == "win32":
         if not wait:
@@ -225,19 +224,53 @@ def _lock(handle: int, *, wait: bool = True) -> None:
 def _swap(fresh: Path, folder: Path) -> None:
     if not folder.exists():
         os.replace(fresh, folder)
+        flush(folder.parent)
         return
     aside = folder.with_name(f".{folder.name}.old")
-    # Left by a kill after a swap: `folder` is there, so this is not the only copy.
-    shutil.rmtree(aside, ignore_errors=True)
+    if aside.exists():  # left by a kill after a swap: `folder` is there, this is not the only copy
+        flush(folder.parent)
+        shutil.rmtree(aside, ignore_errors=True)
     os.replace(folder, aside)
     try:
         os.replace(fresh, folder)
     except BaseException:
         recover(folder)
         raise
+    flush(folder.parent)  # before the old one goes
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _flush(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())
+def flush(path: Path) -> None:
+    """Put a file's content, or the names in a folder, on the disk: a power failure spares them."""
+    folder = path.is_dir()
+    if folder and sys.platform == "win32":
+        return  # a folder cannot be opened there
+    try:
+        handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+    except PermissionError:
+        if folder:  # one that may be written to but not listed
+            return
+        raise
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if not folder or error.errno != errno.EINVAL:  # some network disks flush no folders
+            raise
+    finally:
+        os.close(handle)
+
+
+def flush_all(folder: Path) -> None:
+    """`flush` all that lies below a folder, and the folder itself."""
+    for path in folder.rglob("*"):
+        if not path.is_symlink() and (path.is_file() or path.is_dir()):
+            flush(path)
+    flush(folder)
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder, and those above it that are missing; a power failure spares them."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        flush(path.parent)

@@ -28,6 +28,7 @@ from typing import IO, Literal
 
 from starc.errors import StarcError, VideoError
 from starc.files.annotations import VIDEO_ENDINGS, video_id
+from starc.files.atomic import flush, make_folders
 from starc.files.cache import fingerprint
 from starc.files.reading import read_text
 from starc.output import mp4
@@ -309,8 +310,9 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             self.file: IO[bytes] = self.path.open("a+b")
+            flush(folder)
         except OSError as error:
             raise StarcError(
                 f"{folder}: cannot be written ({error.strerror}); choose another folder"
