@@ -60,10 +60,7 @@ def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     path = Path(path) if new else _target(Path(path))
     kept = not new and path.exists()
     mode = stat.S_IMODE(path.stat().st_mode) if kept else 0o666 & ~UMASK
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    part = Path(name)
-    try:
-        lock(handle)
+    with partial_file(path) as part:
         yield part
         flush(part)
         part.chmod(mode)
@@ -72,12 +69,19 @@ def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
         else:
             os.replace(part, path)
         flush(path.parent)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
+
+
+@contextmanager
+def partial_file(path: Path) -> Iterator[Path]:
+    """An empty file beside `path` that `sweep` knows; gone when the block ends, unless renamed."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        lock(handle)
+        yield Path(name)
     finally:
         os.close(handle)
+        with suppress(OSError):
+            os.unlink(name)
 
 
 def _target(path: Path) -> Path:
