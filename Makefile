@@ -65,7 +65,7 @@ embedded-data:
 
 # METEOR in C against METEOR in Python on 100,000 hostile pairs, under AddressSanitizer (minutes).
 fuzz: $(READY)
-	$(BIN)/python tests/evaluation/fuzz_meteor.py
+	$(BIN)/python packages/starc-eval/tests/fuzz_meteor.py
 
 # torch comes first: a later resolver step must not swap it for another build. pip shows its own bars.
 define install
@@ -73,12 +73,13 @@ define install
 	@echo "Setting up .venv (once, one minute or two and the download)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "no venv: apt-get install python3-venv"; exit 1; }
 	@$(PIP) torch
+	@$(PIP) -e packages/starc-eval
 	@$(PIP) -e '.[$(1)]'
 	@touch $@
 endef
 
-$(DEMO) $(READY): pyproject.toml setup.py constraints.txt src/starc/evaluation/_meteor.c
+$(DEMO) $(READY): pyproject.toml constraints.txt $(addprefix packages/starc-eval/,pyproject.toml setup.py src/starc_eval/_meteor.c)
 	$(call install,$(if $(filter $(DEMO),$@),viewer,dev))
 
 clean:
-	rm -rf .venv build out src/*.egg-info src/starc/evaluation/*.so
+	rm -rf .venv build out src/*.egg-info $(addprefix packages/starc-eval/,build src/*.egg-info src/starc_eval/*.so)

@@ -93,7 +93,7 @@ def test_caption_from_the_page(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     clip = write_clip(tmp_path / "clip.mp4", seconds=3)
-    captioning = view.captioning(str(model))
+    captioning, _ = view.captioning(str(model))
     told: list[tuple[str, float]] = []
     found = captioning(clip, lambda stage, done, words: told.append((stage, done)), lambda: False)
     assert found.duration == pytest.approx(3, abs=0.2)

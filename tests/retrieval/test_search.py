@@ -51,7 +51,7 @@ def clip_like(captions: int, width: int) -> Tensor:
 def test_half_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch, shape: str):
     monkeypatch.setattr(search, "HALF_FROM", 1000)
     monkeypatch.setattr(search, "SCAN_ROWS", 1024)
-    monkeypatch.setattr(search, "_multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(search, "has_bfloat16", lambda: True)
     rows = {
         "random": lambda: torch.randn(5000, 128, generator=torch.Generator().manual_seed(1)),
         "clip": lambda: clip_like(5000, 128),
@@ -90,7 +90,7 @@ def test_a_machine_without_bfloat16_searches_in_float32(monkeypatch: pytest.Monk
     query_SD = torch.randn(3, 8, generator=torch.Generator().manual_seed(9))
     wanted = by_force(random_store(50, 8), query_SD, 3)
     monkeypatch.setattr(search, "HALF_FROM", 10)
-    monkeypatch.setattr(search, "_multiplies_bfloat16", lambda: what == "kernel")
+    monkeypatch.setattr(search, "has_bfloat16", lambda: what == "kernel")
     wrong = torch.tensor([-1.0])  # nothing may be off by so little
     prepare = search.HalfScan.prepare
     damaged = staticmethod(lambda rows: {**prepare(rows), "scan_length": wrong})

@@ -22,6 +22,7 @@ import typer
 
 from starc.cli import caption, data, datastore, doctor, research, score, view
 from starc.errors import StarcError
+from starc.processor import prepare
 
 app = typer.Typer(
     help="Dense video captioning: a long video in, timestamped captions out.",
@@ -74,7 +75,8 @@ app.add_typer(research.recipes, name="recipes")
 
 
 def main() -> None:
-    """Run the command line; one line on stderr for whatever a user can mend."""
+    """Run the command line; one line on stderr for whatever a user can fix."""
+    prepare()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What the formats are in, in every locale; a name may hold bytes that are no text.

@@ -18,7 +18,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import sys
 import tempfile
 import time
@@ -28,27 +27,35 @@ from pathlib import Path
 from typing import IO, Any
 
 from starc.errors import StarcError
-from starc.files.reading import read_text
+from starc_eval import atomic as whole
+from starc_eval.atomic import UMASK, lock
+from starc_eval.reading import read_text
 
-if sys.platform != "win32":
-    import fcntl
+__all__ = [
+    "UMASK",
+    "flush",
+    "flush_all",
+    "lock",
+    "make_folders",
+    "partial_file",
+    "recover",
+    "replacing",
+    "replacing_folder",
+    "replacing_path",
+    "require_ours",
+    "sweep",
+]
 
 YOUNG = 2.0
 """Seconds."""
-UMASK = os.umask(0o077)
-os.umask(UMASK)  # asked once: between two such calls another thread's files would be wrong
 
 
 @contextmanager
 def replacing(path: str | Path, *, binary: bool = False, new: bool = False) -> Iterator[IO[Any]]:
-    """An open file that becomes `path` when the block ends without an error."""
-    # A name may hold bytes that are no text: they are shown as such.
-    how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
-    with (
-        replacing_path(path, new=new) as part,
-        part.open("wb" if binary else "w", **({} if binary else how)) as file,
-    ):
+    """An open file that becomes `path` when the block ends without an error; then on the disk."""
+    with whole.replacing(path, binary=binary, new=new) as file:
         yield file
+    flush(_real_folder(Path(path)))
 
 
 @contextmanager
@@ -57,18 +64,14 @@ def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
 
     With `new` it replaces nothing and follows no link: FileExistsError if anything is there.
     """
-    path = Path(path) if new else _target(Path(path))
-    kept = not new and path.exists()
-    mode = stat.S_IMODE(path.stat().st_mode) if kept else 0o666 & ~UMASK
-    with partial_file(path) as part:
+    with whole.replacing_path(path, new=new) as part:
         yield part
-        flush(part)
-        part.chmod(mode)
-        if new:
-            _give(part, path)
-        else:
-            os.replace(part, path)
-        flush(path.parent)
+    flush(_real_folder(Path(path)))
+
+
+def _real_folder(path: Path) -> Path:
+    """Where a file lies, which may be behind a link."""
+    return Path(os.path.realpath(path)).parent
 
 
 @contextmanager
@@ -82,30 +85,6 @@ def partial_file(path: Path) -> Iterator[Path]:
         os.close(handle)
         with suppress(OSError):
             os.unlink(name)
-
-
-def _target(path: Path) -> Path:
-    """Where a file is to be written: what a link leads to, and nothing but a file."""
-    real = Path(os.path.realpath(path)) if path.is_symlink() else path
-    if real.is_symlink():
-        raise OSError(errno.ELOOP, "is a link to itself", str(path))
-    if real.exists() and not real.is_file():
-        what = "is a folder" if real.is_dir() else "is a device or a pipe, not a file"
-        raise OSError(errno.EINVAL, what, str(path))
-    return real
-
-
-def _give(part: Path, path: Path) -> None:
-    """Let `part` have the name `path` if nobody has it: a link fails where a rename would not."""
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-        os.replace(part, path)
-    else:
-        part.unlink()
 
 
 @contextmanager
@@ -210,19 +189,6 @@ def _sweep(part: Path, age: float) -> None:
                 part.unlink()
         finally:
             os.close(handle)
-
-
-def lock(handle: int, *, wait: bool = True) -> None:
-    """Hold what is being written until it is closed: by this the living are known."""
-    if sys.platform == "win32":
-        if not wait:
-            raise OSError(errno.ENOLCK, "no locks")
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        if not wait:  # some network disks know no locks: there nothing is swept
-            raise
 
 
 def _swap(fresh: Path, folder: Path) -> None:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from starc.errors import ConfigError, StarcError
-from starc.files.annotations import prediction_file
 from starc.files.atomic import make_folders, sweep
 from starc.files.cache import fingerprint, write_text
 from starc.inference.jobs import Job, Manifest, ManifestRow
@@ -34,6 +33,7 @@ from starc.media.container import MediaLimits
 from starc.output import formats
 from starc.output.formats import Mode
 from starc.types import Captioned, Event
+from starc_eval.annotations import prediction_file
 
 log = logging.getLogger("starc")
 
@@ -56,6 +56,8 @@ class Output:
     granularity: float = 1.0
     overwrite: bool = False
     """Replace files that we did not write."""
+    replace_chapters: bool = False
+    """Of a copied video, the chapters that it has already."""
     min_confidence: float = 0.0
     """Events that are less sure are left out."""
     limits: MediaLimits = field(default_factory=MediaLimits)
@@ -114,6 +116,7 @@ class Output:
                     granularity=self.granularity,
                     source=job.video,
                     overwrite=self.overwrite,
+                    replace_chapters=self.replace_chapters,
                     limits=self.limits,
                 )
             except StarcError as error:
@@ -271,7 +274,8 @@ def run(
 def settings_of(captioner: Captioner, output: Output) -> str:
     """What rows record as the settings of a run."""
     chosen = f"{captioner.settings} {output.mode or ''} {output.granularity:g}"
-    return chosen + (f" {output.min_confidence:g}" if output.min_confidence else "")
+    chosen += f" {output.min_confidence:g}" if output.min_confidence else ""
+    return chosen + (" replace-chapters" if output.replace_chapters else "")
 
 
 @dataclass(slots=True)

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import IO, Literal
 
 from starc.errors import StarcError, VideoError
-from starc.files.annotations import VIDEO_ENDINGS, video_id
 from starc.files.atomic import flush, make_folders
 from starc.files.cache import fingerprint
-from starc.files.reading import read_text
 from starc.output import mp4
 from starc.output.formats import FORMATS
+from starc_eval.annotations import VIDEO_ENDINGS, video_id
+from starc_eval.reading import read_text
 
 if sys.platform != "win32":
     import fcntl
