@@ -219,6 +219,24 @@ def test_everything_has_a_name_for_a_screen_reader(page: Any) -> None:
     assert page.get_by_role("dialog", name="Keyboard").is_visible()
 
 
+def test_two_pages_of_one_machine_leave_each_other_alone(browser: Any, top: Path) -> None:
+    apps = [
+        create_app([top / "library"], token=token) for token in ("correct-horse", "other-horse")
+    ]
+    with running(apps[0]) as first, running(apps[1]) as second:
+        for page in open_page(browser, first):
+            page.goto("/?token=correct-horse")
+            page.wait_for_selector(".card")
+            page.goto(f"{second}/?token=other-horse")
+            page.wait_for_selector(".card")
+            page.goto("/")  # the first still knows us, in a new page too
+            page.locator(".card a").first.click()
+            page.wait_for_selector("body[data-ready]")
+            assert "key" not in page.url and "token" not in page.url
+            until(page, "document.querySelector('video').readyState > 0")
+            page.faults[:] = [fault for fault in page.faults if second not in fault]
+
+
 def test_a_token_gets_in_by_the_printed_address(browser: Any, top: Path) -> None:
     with running(create_app([top / "library"], token="correct-horse")) as site:
         for page in open_page(browser, site):
