@@ -502,7 +502,7 @@ class Captioner:
         """
         speech = captioned.provenance.get("speech", "").removeprefix("none: ")
         why, _, _ = speech.partition("; ")  # what follows names options
-        silent = "" if captioned.sentences else f" without speech ({why})"
+        silent = "" if captioned.sentences else f" (no speech: {why})"
         unlike = ""
         if "unfamiliar" in captioned.provenance:
             what = "what is said" if captioned.sentences else "what is seen"
