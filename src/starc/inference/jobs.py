@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from starc.errors import StarcError, VideoError
+from starc.files.atomic import flush, make_folders
 from starc.files.cache import fingerprint
 from starc.output import mp4
 from starc.output.formats import FORMATS
@@ -310,8 +311,9 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             self.file: IO[bytes] = self.path.open("a+b")
+            flush(folder)
         except OSError as error:
             raise StarcError(
                 f"{folder}: cannot be written ({error.strerror}); choose another folder"

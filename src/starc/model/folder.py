@@ -89,7 +89,7 @@ def fingerprint(folder: Path) -> str | None:
     if captions is None:
         return None
     parts = (folder / name for name in FILES)
-    names = (f"{p.name} {cache.fingerprint(p)}" for p in parts if p.is_file())
+    names = (f"{p.name} {cache.whole_fingerprint(p)}" for p in parts if p.is_file())
     return cache.key(*names, captions)
 
 
@@ -100,4 +100,4 @@ def datastore_fingerprint(name: Path | str) -> str | None:
     if not isinstance(facts, dict) or facts.get("kind") == SHARED:
         return None
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    return cache.key(*(f"{path.name} {cache.fingerprint(path)}" for path in files))
+    return cache.key(*(f"{path.name} {cache.whole_fingerprint(path)}" for path in files))

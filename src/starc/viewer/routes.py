@@ -47,7 +47,7 @@ STATIC = {
 }
 
 Id = Annotated[str, InPath(pattern="^[0-9a-f]{16}$")]
-Version = Annotated[int | None, Query(ge=0, le=99_999_999)]
+Version = Annotated[int | None, Query(ge=0, le=videos.LAST_VERSION)]
 
 
 class SafeJson(JSONResponse):
@@ -70,7 +70,7 @@ class SaveIn(BaseModel):
     """All events of a video, and the newest version that the editor has seen."""
 
     model_config = ConfigDict(extra="forbid")
-    seen: int = Field(ge=0, le=99_999_999)
+    seen: int = Field(ge=0, le=videos.LAST_VERSION)
     events: list[EventIn] = Field(max_length=edits.MOST_EVENTS)
 
 

@@ -1,7 +1,7 @@
 // The page of one video: loads the record and lets player, timeline, lists and editing work together.
 
 import { markCompare, renderCompare } from "./compare.js";
-import { ask, el, say } from "./dom.js";
+import { ask, el, keyed, say } from "./dom.js";
 import { Draft } from "./draft.js";
 import { Editing } from "./editing.js";
 import { evidenceOf, explain } from "./evidence.js";
@@ -234,7 +234,7 @@ async function start() {
   controls(player, () => draft.find(page.state.chosen));
   if (video.fps) player.fps = video.fps;
   if (video.video) {
-    $("video").poster = `/api/videos/${id}/thumbnail`;
+    $("video").poster = keyed(`/api/videos/${id}/thumbnail`);
     previewIfNeeded(player, id);
     player.open(`/api/videos/${id}/media`);
     showSound(page, id);
