@@ -219,7 +219,7 @@ export class Editing {
   }
 
   offer() {
-    this.saving.offer();
+    return this.saving.offer();
   }
 
   save() {

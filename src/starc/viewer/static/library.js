@@ -2,6 +2,7 @@
 
 import { ask, clock, count, download, el, heard, icon, say, spoken } from "./dom.js";
 import { startJobs } from "./jobs.js";
+import { videosWithDrafts } from "./kept.js";
 import { notCaptioned } from "./record.js";
 import { arrange, ORDERS, SHOWN } from "./shelf.js";
 
@@ -20,7 +21,9 @@ function picture(video) {
     });
     frame.append(image);
   }
-  if (video.versions) frame.append(el("span", { class: "tag" }, "corrected"));
+  const tags = [video.versions ? el("span", { class: "tag" }, "corrected") : null,
+    video.draft ? el("span", { class: "tag draft", title: "changes that are kept in this browser and not saved" }, "draft") : null];
+  if (tags.some(Boolean)) frame.append(el("span", { class: "tags" }, ...tags));
   if (video.duration) frame.append(el("span", { class: "length" }, clock(video.duration)));
   return frame;
 }
@@ -42,7 +45,7 @@ function facts(video) {
 
 function card(video, { can_caption: canCaption, can_caption_anyway: canCaptionAnyway }) {
   const length = video.duration ? `, ${spoken(video.duration)}` : "";
-  const state = video.versions ? ", corrected" : "";
+  const state = `${video.versions ? ", corrected" : ""}${video.draft ? ", draft not saved" : ""}`;
   const item = el("li", { class: "card", data: { id: video.id } },
     el("a", { href: `/watch/${video.id}` }, picture(video), el("h2", { dir: "auto" }, video.title),
       heard(`${length}${state}`)),
@@ -108,11 +111,24 @@ function keepAddress() {
   history.replaceState(null, "", asked.size ? `/?${asked}` : "/");
 }
 
+/** Videos of which this browser keeps a draft are marked, and can be filtered. */
+function markDrafts() {
+  const kept = videosWithDrafts();
+  const changed = library.videos.some((video) => Boolean(video.draft) !== kept.has(video.id));
+  for (const video of library.videos) video.draft = kept.has(video.id);
+  if (changed) draw();
+}
+
+function draw() {
+  fillShelf();
+  drawGrid();
+}
+
 async function load() {
   library = await ask("/api/library");
   const { videos } = library;
-  fillShelf();
-  drawGrid();
+  draw();
+  markDrafts();
   grid.removeAttribute("aria-busy");
   const events = videos.reduce((sum, video) => sum + video.events, 0);
   const corrected = videos.filter((video) => video.versions).length;
@@ -199,6 +215,9 @@ document.addEventListener("keydown", (event) => {
     find();
   }
 });
+
+addEventListener("storage", markDrafts); // another tab writes
+addEventListener("pageshow", markDrafts); // coming back from a video
 
 document.getElementById("shelf").addEventListener("submit", (event) => event.preventDefault());
 for (const field of Object.values(shelf)) {

@@ -4,6 +4,7 @@ import { resolve } from "./conflict.js";
 import { ask, count, download, el, say } from "./dom.js";
 import { pairs, same } from "./differences.js";
 import { Kept } from "./kept.js";
+import { Tabs } from "./tabs.js";
 
 const FORMATS = {
   training: "Training annotations", json: "JSON", predictions: "Prediction file", vtt: "WebVTT captions",
@@ -23,8 +24,10 @@ export function versionName({ saved, dates }, number) {
 export class Saving {
   constructor(page, video) {
     Object.assign(this, { page, draft: page.draft, state: page.state });
-    this.kept = new Kept(video.id);
-    this.offered = this.kept.read();
+    this.tabs = new Tabs(video.id);
+    this.kept = new Kept(video.id, this.tabs.name);
+    this.offered = null; // a draft of a tab that is no longer open
+    this.elsewhere = 0; // the newest version that another tab told of
     this.adopt(video);
     this.draft.addEventListener("change", () => this.keep());
     $("version").addEventListener("change", (event) => this.openVersion(event.target));
@@ -54,44 +57,69 @@ export class Saving {
   }
 
   keep() {
-    if (this.offered) return; // nothing is written over before it was asked for
     if (this.draft.dirty) this.kept.write(this.draft.plain(), this.seen, this.from);
     else this.kept.clear();
+    if (this.draft.dirty && this.offered) this.showOffer();
   }
 
-  /** Tell that a draft is here from before. */
-  offer() {
-    if (!this.offered) return;
-    const changes = pairs(this.draft.events, this.offered.events).filter(({ before, after }) => !same(before, after));
-    if (!changes.length) return this.forget();
-    const words = `Not saved: ${count(changes.length, "change")} of ${day.format(this.offered.at)}.`;
-    const button = (label, action) => el("button", { class: "button small", type: "button", on: { click: action } }, label);
-    const take = () => {
-      if (this.state.editing) this.restore();
-      else this.page.editing.edit();
-    };
-    $("offer").hidden = false;
-    $("offer").replaceChildren(el("span", {}, words), button("Restore", take), button("Discard", () => this.forget()));
+  /** From now on the bar over the timeline tells of other drafts of this video. */
+  async offer() {
+    if (this.kept.others().length) await this.tabs.answered; // open tabs keep what they are writing
+    this.showOffer();
+    this.tabs.addEventListener("change", () => this.showOffer());
+    this.tabs.addEventListener("saved", ({ detail }) => {
+      this.elsewhere = Math.max(this.elsewhere, detail);
+      this.showOffer();
+    });
+    addEventListener("storage", () => this.showOffer());
   }
 
-  /** The kept draft onto the page, as one step that can be taken back. */
+  showOffer() {
+    const others = this.kept.others();
+    const left = this.draft.dirty ? [] : others.filter(({ tab }) => !this.tabs.open.has(tab));
+    const changes = left.map(({ draft }) => pairs(this.draft.events, draft.events).filter(({ before, after }) => !same(before, after)).length);
+    left.forEach((one, n) => changes[n] || this.kept.drop(one)); // the same as what is shown
+    const place = changes.findIndex(Boolean);
+    this.offered = left[place] ?? null;
+    const lines = [];
+    if (this.offered) {
+      lines.push([`Not saved: ${count(changes[place], "change")} of ${day.format(this.offered.draft.at)}.`,
+        ["Restore", () => this.take()], ["Discard", () => this.forget()]]);
+    }
+    if (others.some(({ tab }) => this.tabs.open.has(tab))) lines.push(["Another tab has changes of this video that are not saved."]);
+    if (this.elsewhere > this.seen) {
+      lines.push([`Version ${this.elsewhere} was saved in another tab.`, ["Show it", () => location.assign(location.pathname)]]);
+    }
+    const shown = JSON.stringify([this.offered?.slot, lines]);
+    if ($("offer").dataset.shown === shown) return; // buttons that are built anew are lost clicks
+    $("offer").dataset.shown = shown;
+    $("offer").hidden = !lines.length;
+    $("offer").replaceChildren(...lines.flatMap(([words, ...buttons]) => [el("span", {}, words), ...buttons.map(([label, click]) =>
+      el("button", { class: "button small", type: "button", on: { click } }, label))]));
+  }
+
+  take() {
+    if (this.state.editing) this.restore();
+    else this.page.editing.edit();
+  }
+
+  /** The offered draft onto the page, as one step that can be taken back, and into the slot of this tab. */
   restore() {
-    if (!this.offered) return;
-    const { events, seen, from } = this.offered;
-    this.hideOffer();
+    const { offered } = this;
+    if (!offered) return;
+    const { events, seen, from } = offered.draft;
+    this.offered = null;
     Object.assign(this, { seen, from });
     this.draft.replace(events);
+    this.kept.flush();
+    if (!this.kept.failed) this.kept.drop(offered);
+    this.showOffer();
     say("Your changes are back; Save keeps them, Ctrl Z shows what was saved");
   }
 
   forget() {
-    this.hideOffer();
-    this.kept.clear();
-  }
-
-  hideOffer() {
-    this.offered = null;
-    $("offer").hidden = true;
+    this.kept.drop(this.offered);
+    this.showOffer();
   }
 
   async save() {
@@ -107,6 +135,8 @@ export class Saving {
       this.adopt(await ask(`/api/videos/${id}`));
       draft.saved = events;
       this.keep();
+      this.tabs.tell("saved", this.video.newest);
+      this.showOffer();
       history.replaceState(null, "", location.pathname);
       page.editing.enable();
       say(`Saved as version ${this.video.version}`);

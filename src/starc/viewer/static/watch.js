@@ -247,7 +247,7 @@ async function start() {
     if (!item || from > item.start) player.seek(from + INSIDE);
     timeline.reveal(from);
   }
-  page.editing.offer();
+  await page.editing.offer();
   const run = () => {
     if (player.playing) player.tick();
     requestAnimationFrame(run);
