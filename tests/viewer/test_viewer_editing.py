@@ -35,6 +35,8 @@ def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("editing")
     for name in ("times", "draft", "conflict", "keys", "shape", "many", "versions"):
         write_record(folder / f"{name}.json", record(name))
+    thirds = (Event(1 / 3, 20 / 3, "peel"), Event(20 / 3, 38 / 3, "slice"), Event(14.0, 50 / 3, "fry"))
+    write_record(folder / "thirds.json", Captioned("thirds", 60.0, thirds))
     write_record(folder / "long.json", record("long", 200))
     write_clip(folder / "clip.mp4", 6.0)
     events = (Event(1.0, 2.0, "peel"), Event(4.0, 6.0, "serve"))
@@ -357,7 +359,7 @@ def test_many_events_at_once(page: Any, tmp_path: Path) -> None:
     assert len(events(page)) == 10
     page.keyboard.press("Control+a")
     more = page.get_by_role("button", name="More")
-    more.click()
+    more.press("Enter")
     page.get_by_role("menuitem", name="Move in time").click()
     page.get_by_label("10 events").fill("1.5")
     page.get_by_role("button", name="Move", exact=True).click()
@@ -386,6 +388,62 @@ def test_many_events_at_once(page: Any, tmp_path: Path) -> None:
     assert captions(page) == ["hello"] and "1 left out" in toast(page)
     page.keyboard.press("Control+z")
     assert len(events(page)) == 10
+
+
+def test_space_plays_and_never_presses_a_button_again(page: Any) -> None:
+    edit(page, "keys", 1)
+    page.evaluate("starc.player.seek(8)")
+    split = page.get_by_role("button", name="Split")
+    split.click()
+    assert len(events(page)) == 11
+    page.keyboard.press(" ")
+    assert len(events(page)) == 11 and page.evaluate("starc.player.playing")
+    page.keyboard.press(" ")
+    assert not page.evaluate("starc.player.playing")
+    page.keyboard.press("Enter")  # writes the caption of the second half
+    assert len(events(page)) == 11 and page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+    page.keyboard.press("Escape")
+
+    page.get_by_label("Speed").select_option("2")
+    for place in ("#split", "#tab-events", ".row:nth-child(4) > button", "#seek", "#speed", ".brand"):
+        page.locator(place).focus()
+        page.keyboard.press(" ")
+        assert page.evaluate("starc.player.playing"), place
+        page.keyboard.press(" ")
+        assert not page.evaluate("starc.player.playing") and len(events(page)) == 11
+    page.evaluate("starc.player.seek(9)")
+    split.focus()
+    page.keyboard.press("Enter")  # where the keyboard has led there, Enter presses
+    assert len(events(page)) == 12
+    page.get_by_role("button", name="More").focus()
+    page.keyboard.press("Enter")
+    until(page, "document.activeElement.id === 'find'")
+    page.keyboard.press(" ")  # a menu has its own keys
+    page.get_by_role("dialog", name="Find and replace").wait_for()
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.id") == "more"
+
+
+def test_times_that_nobody_changed_stay_exact(page: Any) -> None:
+    edit(page, "thirds", 1)
+    page.get_by_label("Caption", exact=True).fill("slice it")
+    end = page.get_by_label("End", exact=True)
+    end.focus()
+    end.press("Enter")
+    assert span(page, 1) == (20 / 3, 38 / 3)
+    end.fill("12.5")
+    end.press("Enter")
+    assert span(page, 1) == (20 / 3, 12.5)
+    drag(page, 14.0, 13.0, "Alt")  # one edge moves, the other does not
+    assert span(page, 2)[0] != 14 and span(page, 2)[1] == 50 / 3
+    drag(page, 12.5, 9.0, "Alt")
+    drag(page, span(page, 1)[1], 8.0, "Alt")
+    drag(page, 20 / 3 - 0.06, 5.0, "Alt")  # the end of the first
+    drag(page, span(page, 0)[1], 6.6)  # and back: it rests where the second begins
+    assert span(page, 0) == (1 / 3, 20 / 3) and span(page, 1)[0] == 20 / 3
+    page.keyboard.press("Control+a")
+    page.keyboard.press(">")
+    assert span(page, 0)[1] == span(page, 1)[0] == pytest.approx(20 / 3 + 0.1, abs=1e-6)
 
 
 def test_versions_have_dates_and_a_difference(page: Any, top: Path) -> None:

@@ -5,7 +5,7 @@ import { count, el, say } from "./dom.js";
 import { askReplacement } from "./replacing.js";
 import { Saving } from "./saving.js";
 import { readSubtitles } from "./subtitles.js";
-import { clock } from "./times.js";
+import { clock, round } from "./times.js";
 import { toolbar } from "./toolbar.js";
 import { compareVersions } from "./versions.js";
 
@@ -85,7 +85,7 @@ export class Editing {
 
   add(time = this.page.player.time) {
     this.begin();
-    this.write(this.draft.add(time));
+    this.write(this.draft.add(round(time)));
   }
 
   /** The chosen event, or the one that is on. */

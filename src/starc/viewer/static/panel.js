@@ -275,7 +275,6 @@ export class Panel extends EventTarget {
       if (mode && this.state.editing && item.key) return this.tell("select", { key: item.key, mode });
       const now = item.key ? this.data.events.find((one) => one.key === item.key) : item;
       this.tell("jump", now ?? item);
-      if (event.detail > 0) event.currentTarget.blur(); // so that Space plays again after a click
     };
   }
 }

@@ -94,8 +94,8 @@ export class Saving {
     if ($("offer").dataset.shown === shown) return; // buttons that are built anew are lost clicks
     $("offer").dataset.shown = shown;
     $("offer").hidden = !lines.length;
-    $("offer").replaceChildren(...lines.flatMap(([words, ...buttons]) => [el("span", {}, words), ...buttons.map(([label, click]) =>
-      el("button", { class: "button small", type: "button", on: { click } }, label))]));
+    $("offer").replaceChildren(...lines.map(([words, ...buttons]) => el("p", {}, el("span", {}, words), ...buttons.map(
+      ([label, click]) => el("button", { class: "button small", type: "button", on: { click } }, label)))));
   }
 
   take() {
