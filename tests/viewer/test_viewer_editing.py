@@ -33,7 +33,7 @@ def record(video: str, count: int = 10) -> Captioned:
 @pytest.fixture(scope="module")
 def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("editing")
-    for name in ("times", "draft", "conflict", "keys", "shape", "many", "versions"):
+    for name in ("times", "draft", "conflict", "keys", "shape", "many", "versions", "menus"):
         write_record(folder / f"{name}.json", record(name))
     thirds = (Event(1 / 3, 20 / 3, "peel"), Event(20 / 3, 38 / 3, "slice"), Event(14.0, 50 / 3, "fry"))
     write_record(folder / "thirds.json", Captioned("thirds", 60.0, thirds))
@@ -49,7 +49,8 @@ browser = pytest.fixture(scope="module")(launch)
 
 @pytest.fixture(scope="module")
 def site(top: Path, browser: Any) -> Iterator[str]:
-    with running(create_app([top])) as address:
+    srt = edits.Export("srt", lambda made: "\n".join(event.caption for event in made.events))
+    with running(create_app([top], exports={"srt": srt})) as address:
         yield address
 
 
@@ -446,13 +447,57 @@ def test_times_that_nobody_changed_stay_exact(page: Any) -> None:
     assert span(page, 0)[1] == span(page, 1)[0] == pytest.approx(20 / 3 + 0.1, abs=1e-6)
 
 
+def test_menus_act_on_a_press_and_export_can_save_first(page: Any) -> None:
+    edit(page, "menus", 0)
+    page.get_by_label("Caption", exact=True).fill("peel with care")
+    page.keyboard.press("Escape")
+    export = page.get_by_role("button", name="Export", exact=True)
+    downloads: list[Any] = []
+    page.on("download", lambda one: downloads.append(one))
+    export.press("Enter")
+    until(page, "document.activeElement.textContent === 'SRT subtitles'")  # the first
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.textContent") == "JSON"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Export")
+    assert "not saved yet" in dialog.inner_text() and downloads == []
+    with page.expect_download() as saved:
+        dialog.get_by_role("button", name="Save and export").click()
+    assert "peel with care" in Path(saved.value.path()).read_text()
+    assert saved.value.suggested_filename == "menus.srt"
+    assert page.get_by_role("button", name="Shown: Version 1").is_visible()
+
+    page.get_by_label("Caption", exact=True).fill("peel")
+    page.keyboard.press("Escape")
+    export.click()
+    page.get_by_role("menuitem", name="SRT").click()
+    with page.expect_download() as last:
+        dialog.get_by_role("button", name="Export Version 1").click()
+    assert "peel with care" in Path(last.value.path()).read_text()
+    assert page.get_by_role("button", name="Save").is_enabled()
+    version = page.locator("#version")
+    version.press("Enter")
+    until(page, "document.activeElement.textContent.startsWith('Version 1')")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_timeout(100)
+    assert "version=" not in page.url and page.evaluate("document.activeElement.tagName") == "BUTTON"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**version=0")
+
+
 def test_versions_have_dates_and_a_difference(page: Any, top: Path) -> None:
     item = next(one for one in Library([top]).refresh() if one.summary.title == "versions")
     made = [(event.start, event.end, event.caption) for event in record("x").events]
     edits.save(item, made[1:], seen=0)
     edits.save(item, [(6.5, 10.0, "slice"), (12.0, 16.0, "fry gently"), *made[3:]], seen=1)
     watch(page, "versions")
-    names = page.locator("#version option").all_inner_texts()
+    version = page.get_by_role("button", name="Shown: Version 2 · ")
+    assert version.evaluate("node => node.scrollWidth <= node.clientWidth")  # the whole of its name
+    version.click()
+    names = page.get_by_role("menuitemradio").all_inner_texts()
+    assert page.get_by_role("menuitemradio", checked=True).inner_text() == names[0]
+    page.keyboard.press("Escape")
     assert names[0].startswith("Version 2 · ") and names[2] == "Original"
     page.get_by_role("button", name="More").click()
     page.get_by_role("menuitem", name="Compare versions").click()

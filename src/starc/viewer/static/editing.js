@@ -2,6 +2,7 @@
 
 import { dialog } from "./dialog.js";
 import { count, el, say } from "./dom.js";
+import { menu } from "./menu.js";
 import { askReplacement } from "./replacing.js";
 import { Saving } from "./saving.js";
 import { readSubtitles } from "./subtitles.js";
@@ -22,26 +23,13 @@ export class Editing {
       $(name).addEventListener("click", () => this[name]());
     }
     this.stop = toolbar($("correct"));
+    menu($("more"), $("menu"));
     this.fillMenu();
   }
 
   fillMenu() {
-    const menu = $("menu");
-    const stop = toolbar(menu);
-    menu.addEventListener("toggle", (event) => {
-      if (event.newState !== "open") return;
-      const box = $("more").getBoundingClientRect();
-      menu.style.left = `${Math.max(8, Math.min(box.left, innerWidth - menu.offsetWidth - 8))}px`;
-      const below = box.bottom + 4;
-      menu.style.top = `${below + menu.offsetHeight > innerHeight ? Math.max(8, box.top - menu.offsetHeight - 4) : below}px`;
-      stop(menu.querySelector("button"));
-      menu.querySelector("button").focus();
-    });
     for (const name of ["find", "shift", "everything", "import", "history"]) {
-      $(name).addEventListener("click", () => {
-        menu.hidePopover();
-        this[name]();
-      });
+      $(name).addEventListener("click", () => this[name]());
     }
     $("subtitles").addEventListener("change", (event) => this.read(event.target));
   }

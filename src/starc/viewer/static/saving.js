@@ -1,15 +1,17 @@
 // What becomes of a draft: kept in the browser, saved as a version, held against another's, exported.
 
 import { resolve } from "./conflict.js";
-import { ask, count, download, el, say } from "./dom.js";
+import { dialog } from "./dialog.js";
 import { pairs, same } from "./differences.js";
+import { ask, count, download, el, heard, say } from "./dom.js";
 import { Kept } from "./kept.js";
+import { entry, menu } from "./menu.js";
 import { Tabs } from "./tabs.js";
 
-const FORMATS = {
-  training: "Training annotations", json: "JSON", predictions: "Prediction file", vtt: "WebVTT captions",
-  chapters: "WebVTT chapters", srt: "SRT", youtube: "YouTube chapters", ffmetadata: "ffmpeg chapters",
-  csv: "CSV", markdown: "Markdown", html: "HTML page",
+const FORMATS = { // in the order of the menu
+  srt: "SRT subtitles", vtt: "WebVTT captions", chapters: "WebVTT chapters", youtube: "YouTube chapters",
+  ffmetadata: "ffmpeg chapters", csv: "CSV", markdown: "Markdown", html: "HTML page", json: "JSON",
+  training: "Training annotations", predictions: "Prediction file",
 };
 const $ = (id) => document.getElementById(id);
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
@@ -30,8 +32,7 @@ export class Saving {
     this.elsewhere = 0; // the newest version that another tab told of
     this.adopt(video);
     this.draft.addEventListener("change", () => this.keep());
-    $("version").addEventListener("change", (event) => this.openVersion(event.target));
-    $("export").addEventListener("change", (event) => this.export(event.target));
+    for (const name of ["version", "export"]) menu($(name), $(`${name}-menu`));
     addEventListener("beforeunload", (event) => {
       this.kept.flush();
       if (this.draft.dirty && this.kept.failed) event.preventDefault();
@@ -44,11 +45,13 @@ export class Saving {
     this.seen = video.newest;
     this.from = video.version;
     const { saved, version, formats } = video;
-    $("version").replaceChildren(...[...saved.toReversed(), 0].map((number) =>
-      el("option", { value: number, selected: number === version }, versionName(video, number))));
-    $("version").closest("label").hidden = !saved.length;
-    $("export").replaceChildren(el("option", { value: "" }, "Export…"), ...formats.map((format) =>
-      el("option", { value: format }, FORMATS[format] ?? format)));
+    const [name, date] = versionName(video, version).split(" · ");
+    $("version").replaceChildren(heard("Shown: "), name, date ? el("span", { class: "date" }, ` · ${date}`) : "");
+    $("version").hidden = !saved.length;
+    $("version-menu").replaceChildren(...[...saved.toReversed(), 0].map((number) =>
+      entry(versionName(video, number), () => this.openVersion(number), number === version)));
+    const order = [...new Set([...Object.keys(FORMATS), ...formats])].filter((format) => formats.includes(format));
+    $("export-menu").replaceChildren(...order.map((format) => entry(FORMATS[format] ?? format, () => this.export(format))));
   }
 
   /** An older version is on the page: saving makes it the newest. */
@@ -122,9 +125,10 @@ export class Saving {
     this.showOffer();
   }
 
+  /** Whether it was saved. */
   async save() {
     const { draft, page } = this;
-    if (!draft.dirty && !this.old) return;
+    if (!draft.dirty && !this.old) return false;
     if (document.activeElement?.closest(".editor")) document.activeElement.blur();
     draft.release();
     const { events } = draft;
@@ -140,11 +144,13 @@ export class Saving {
       history.replaceState(null, "", location.pathname);
       page.editing.enable();
       say(`Saved as version ${this.video.version}`);
+      return true;
     } catch (error) {
       if (error.status === 409) return this.settle();
       const place = error.body?.problems?.[0]?.event ?? null;
       if (place !== null) page.jump(page.data.events[place]);
       say(error.message, { bad: true });
+      return false;
     }
   }
 
@@ -154,25 +160,31 @@ export class Saving {
     try {
       const [base, theirs] = await Promise.all([ask(`${path}?version=${this.from}`), ask(path)]);
       const events = await resolve(base.record.events, this.draft.events, theirs.record.events, versionName(theirs, theirs.version));
-      if (!events) return say("Not saved. Your changes stay here, and in this browser");
+      if (!events) {
+        say("Not saved. Your changes stay here, and in this browser");
+        return false;
+      }
       this.draft.replace(events);
       Object.assign(this, { seen: theirs.newest, from: theirs.version });
-      await this.save();
+      return await this.save();
     } catch (error) {
       say(error.message, { bad: true });
+      return false;
     }
   }
 
-  openVersion(menu) {
-    location.search = `?version=${menu.value}`; // what is being written is kept, and offered there
+  openVersion(number) {
+    location.search = `?version=${number}`; // what is being written is kept, and offered there
   }
 
-  export(menu) {
-    const format = encodeURIComponent(menu.value);
-    menu.value = "";
-    if (!format) return;
-    if (this.draft.dirty) say("The export has what was saved last, not what you are writing");
+  async export(format) {
+    if (this.draft.dirty) {
+      const last = `Export ${versionName(this.video, this.video.version)}`;
+      const answer = await dialog("Export", [el("p", {}, "What you are writing is not saved yet.")],
+        [["save", "Save and export"], ["last", last]]);
+      if (!answer || (answer === "save" && !(await this.save()))) return;
+    }
     const { id, version } = this.video;
-    download(`/api/videos/${id}/export/${format}?version=${version}`);
+    download(`/api/videos/${id}/export/${encodeURIComponent(format)}?version=${version}`);
   }
 }

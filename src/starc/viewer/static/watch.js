@@ -260,7 +260,7 @@ async function start() {
 
 start().catch((error) => {
   $("title").textContent = "This video cannot be shown";
-  for (const tool of document.querySelectorAll(".tools .pick, #help")) tool.hidden = true;
+  for (const tool of document.querySelectorAll(".tools button:not(#theme)")) tool.hidden = true;
   document.querySelector(".skip").remove(); // there is no list to skip to
   document.querySelector("main").replaceChildren(el("section", { class: "trouble", "aria-label": "What is wrong" },
     el("p", {}, error.message), el("p", {}, el("a", { class: "button", href: "/" }, "Back to the library"))));
