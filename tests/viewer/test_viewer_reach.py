@@ -392,3 +392,33 @@ def test_search_marks_words_in_scripts_without_spaces(browser: Any, tmp_path: Pa
             page.goto("/?q=大蒜")
             page.wait_for_selector(".moments li")
             assert page.locator("mark").all_inner_texts() == ["大蒜"]
+
+
+def test_all_moments_can_be_reached_and_titles_are_found(browser: Any, tmp_path: Path) -> None:
+    steps = tuple(Event(n, n + 1, f"stir {n}") for n in range(150))
+    write_record(tmp_path / "long.json", Captioned("long", 200.0, steps))
+    soup = Captioned("tomato_soup.mp4", 9.0, (Event(0, 4, "stir it"),))
+    write_record(tmp_path / "tomato_soup.json", soup)
+    with running(create_app([tmp_path])) as site:
+        for page in open_page(browser, site):
+            page.goto("/?q=stirring")
+            rows, more = page.locator(".moments li"), page.locator("#more-moments")
+            more.wait_for()
+            assert page.locator("#results-count").inner_text() == "151 moments"
+            assert rows.count() == 60 and more.inner_text() == "Show more (91)"
+            more.press("Enter")
+            until(page, "document.querySelectorAll('.moments li').length === 120")
+            until(page, "document.activeElement.closest('li') === "
+                        "document.querySelectorAll('.moments li')[60]")  # fmt: skip
+            more.click()
+            until(page, "document.querySelectorAll('.moments li').length === 151")
+            assert not more.is_visible()
+            assert len(set(rows.locator("a").evaluate_all("all => all.map(String)"))) == 151
+
+            page.goto("/?q=the tomato soups")
+            rows.first.wait_for()
+            assert page.locator("#results-count").inner_text() == "1 title"
+            assert page.locator("mark").all_inner_texts() == ["tomato", "soup"]
+            rows.first.locator("a").click()
+            page.wait_for_selector("body[data-ready]")
+            assert "t=" not in page.url
