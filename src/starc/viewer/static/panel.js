@@ -92,7 +92,9 @@ export class Panel extends EventTarget {
     this.tabs.forEach((tab, place) => {
       const name = TABS[place];
       tab.hidden = name === "segments" && !data.segments.length;
-      tab.replaceChildren(name[0].toUpperCase() + name.slice(1), el("span", {}, String(counts[place])));
+      const title = name[0].toUpperCase() + name.slice(1);
+      tab.setAttribute("aria-label", `${title}, ${counts[place]}`); // or it is read as one word
+      tab.replaceChildren(title, el("span", {}, String(counts[place])));
     });
     this.late = this.pressed; // leaving a field by a click on a row may move the rows, and the click would miss
     if (this.late) return;

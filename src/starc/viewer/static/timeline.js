@@ -374,6 +374,6 @@ export function retrievedList(captions) {
   return el("ul", { class: "retrieved" }, ...captions.map((one) => {
     const bar = el("i", {});
     bar.style.width = `${Math.round(Math.min(1, Math.max(0, one.similarity)) * 100)}%`;
-    return el("li", {}, bar, el("span", { dir: "auto" }, one.caption), el("b", {}, one.similarity.toFixed(2)));
+    return el("li", {}, el("span", { class: "track", "aria-hidden": "true" }, bar), el("span", { dir: "auto" }, one.caption), el("b", {}, one.similarity.toFixed(2)));
   }));
 }

@@ -1,7 +1,7 @@
 // The page of one video: loads the record and lets player, timeline, lists and editing work together.
 
 import { markCompare, renderCompare } from "./compare.js";
-import { ask, el, say } from "./dom.js";
+import { ask, clock, el, say } from "./dom.js";
 import { Draft } from "./draft.js";
 import { Editing } from "./editing.js";
 import { evidenceOf, explain } from "./evidence.js";
@@ -22,6 +22,7 @@ const at = (time) => (span) => time >= span.start && time < span.end;
 class Page {
   constructor(video) {
     this.data = prepare(video);
+    document.body.dataset.hours = clock(this.data.duration).split(":").at(-3)?.length ?? 0; // digits of the hours
     this.state = { time: 0, playing: false, editing: false, chosen: null, selected: new Set(), segment: null };
     this.draft = new Draft(this.data.events, this.data.duration);
     this.player = new Player($("video"), this.data.duration);
