@@ -33,7 +33,7 @@ def record(video: str, count: int = 10) -> Captioned:
 @pytest.fixture(scope="module")
 def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("editing")
-    for name in ("times", "draft", "conflict", "keys", "shape", "many", "versions", "menus"):
+    for name in ("times", "draft", "conflict", "keys", "shape", "many", "versions", "menus", "hands"):
         write_record(folder / f"{name}.json", record(name))
     thirds = (Event(1 / 3, 20 / 3, "peel"), Event(20 / 3, 38 / 3, "slice"), Event(14.0, 50 / 3, "fry"))
     write_record(folder / "thirds.json", Captioned("thirds", 60.0, thirds))
@@ -484,6 +484,81 @@ def test_menus_act_on_a_press_and_export_can_save_first(page: Any) -> None:
     assert "version=" not in page.url and page.evaluate("document.activeElement.tagName") == "BUTTON"
     page.keyboard.press("Enter")
     page.wait_for_url("**version=0")
+
+
+def test_undo_brings_the_choice_back(page: Any) -> None:
+    edit(page, "hands", 2)
+    page.locator(".row > button").nth(3).click(modifiers=["Shift"])
+    page.keyboard.press("Delete")
+    assert page.locator(".row.chosen").count() == 0
+    page.keyboard.press("Control+z")
+    assert page.locator(".row.chosen .words").all_inner_texts() == ["fry", "stir"]
+    page.locator(".row > button").nth(4).click()
+    page.evaluate("starc.player.seek(26)")
+    page.keyboard.press("s")
+    page.keyboard.press("Control+z")
+    assert page.locator(".row.chosen .words").all_inner_texts() == ["pour"]
+    page.keyboard.press(">")
+    page.keyboard.press("Control+z")
+    assert page.locator(".row.chosen .words").all_inner_texts() == ["pour"]
+
+
+def test_nothing_is_deleted_out_of_sight(page: Any) -> None:
+    edit(page, "hands", 2)
+    page.get_by_role("tab", name="Speech").click()
+    page.keyboard.press("Backspace")
+    assert len(events(page)) == 10 and "again" in toast(page)
+    assert page.locator(".row.chosen .words").all_inner_texts() == ["fry"]  # now it is in sight
+    page.keyboard.press("Backspace")
+    assert len(events(page)) == 9 and "fry" not in captions(page)
+
+
+def test_a_caption_is_split_at_the_caret(page: Any) -> None:
+    edit(page, "hands", 2)
+    words = page.get_by_label("Caption", exact=True)
+    words.fill("fry and stir")
+    for _ in range(5):
+        words.press("ArrowLeft")
+    page.evaluate("starc.player.seek(15)")
+    words.press("Control+Enter")
+    assert captions(page)[2:4] == ["fry and", "stir"]
+    assert span(page, 2) == (12, 15) and span(page, 3) == (15, 16)
+    assert words.input_value() == "stir" and words.evaluate("node => node === document.activeElement")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+z")
+    assert captions(page)[2] == "fry and stir" and span(page, 2) == (12, 16)
+    page.evaluate("starc.player.seek(40)")  # elsewhere: the times are shared out by letters
+    page.locator(".row > button").nth(2).click()
+    page.evaluate("starc.player.seek(40)")
+    words.click()
+    words.press("Home")
+    for _ in range(3):
+        words.press("ArrowRight")
+    page.get_by_role("button", name="Split").click()
+    assert captions(page)[2:4] == ["fry", "and stir"] and span(page, 2) == (12, 13)
+
+
+def test_an_overlap_is_said(page: Any) -> None:
+    edit(page, "hands", 2)
+    note = page.locator(".row .overlap")
+    assert note.count() == 0
+    end = page.get_by_label("End", exact=True)
+    end.fill("18.5")
+    end.press("Enter")
+    assert note.all_inner_texts() == ["overlaps the next event by 0.50 s"]
+    page.keyboard.press("e")
+    assert note.count() == 0  # only whoever corrects wants to know
+    page.keyboard.press("e")
+    assert note.count() == 1
+    page.keyboard.press("Control+z")
+    assert note.count() == 0
+
+
+def test_the_clock_is_no_live_region(page: Any) -> None:
+    watch(page, "hands")
+    assert page.locator("#time").inner_text().startswith("0:00 / 1:00")
+    live = page.locator(".stage").locator("output, [aria-live], [role=status], [role=alert]")
+    assert live.count() == 0
 
 
 def test_versions_have_dates_and_a_difference(page: Any, top: Path) -> None:

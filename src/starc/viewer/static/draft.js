@@ -122,15 +122,22 @@ export class Draft extends EventTarget {
     this.put(this.events.filter((event) => !keys.has(event.key)));
   }
 
-  /** Two events that meet at `time`, both with the caption; the key of the second, or null. */
-  split(key, time) {
+  /**
+   * Two events that meet at `time`; the key of the second, or null. Both have the caption, or, with `place`,
+   * the words before and after that letter of it.
+   */
+  split(key, time, place = 0) {
     const event = this.find(key);
     const middle = round(time);
     const whole = (start, end) => !refusal({ start, end }, this.duration);
     if (!event || !whole(event.start, middle) || !whole(middle, event.end)) return null;
-    const second = { ...this.make(middle, event.end, event.caption), words_from: event.words_from };
+    const halves = [event.caption.slice(0, place).trim(), event.caption.slice(place).trim()];
+    const cut = halves.every(Boolean);
+    const [before, after] = cut ? halves : [event.caption, event.caption];
+    const words_from = cut ? PERSON : event.words_from;
+    const second = { ...this.make(middle, event.end, after), words_from };
     const rest = this.events.filter((one) => one.key !== key);
-    this.put([...rest, { ...event, end: middle, confidence: null, times_from: PERSON }, second]);
+    this.put([...rest, { ...event, end: middle, caption: before, confidence: null, times_from: PERSON, words_from }, second]);
     return second.key;
   }
 

@@ -22,6 +22,7 @@ export class Editing {
     for (const name of ["edit", "add", "split", "merge", "remove", "undo", "redo", "save"]) {
       $(name).addEventListener("click", () => this[name]());
     }
+    $("split").addEventListener("pointerdown", () => { this.caret = page.panel.caret; }); // before the field is left
     this.stop = toolbar($("correct"));
     menu($("more"), $("menu"));
     this.fillMenu();
@@ -101,8 +102,12 @@ export class Editing {
     else say("Choose an event to play");
   }
 
+  /** At the playhead; from within a caption also its words, at the caret. */
   split() {
     if (!this.state.editing) return;
+    const { caret } = this;
+    this.caret = null;
+    if (caret) return this.splitWords(caret);
     const { page, draft } = this;
     const { time } = page.player;
     const chosen = draft.find(this.state.chosen);
@@ -111,6 +116,18 @@ export class Editing {
     const key = draft.split(event.key, time);
     if (key === null) return say(`Too close to an edge of the event (${clock(event.start, 2)} to ${clock(event.end, 2)})`);
     page.choose(key);
+  }
+
+  /** A caption at a letter. The times meet at the playhead, or, where it is not in the event, as the letters do. */
+  splitWords({ key, place }) {
+    const { draft, page } = this;
+    document.activeElement.blur();
+    draft.release();
+    const event = draft.find(key);
+    const share = event.start + ((event.end - event.start) * place) / Math.max(1, event.caption.length);
+    const second = (within(event, page.player.time) ? draft.split(key, page.player.time, place) : null) ?? draft.split(key, share, place);
+    if (second === null) return say(`Too short to split (${clock(event.start, 2)} to ${clock(event.end, 2)})`);
+    this.write(second);
   }
 
   /** The chosen events, or the chosen one and the next. */
@@ -132,6 +149,11 @@ export class Editing {
     const { draft, state } = this;
     if (!state.editing || !state.selected.size) return;
     const n = state.selected.size;
+    const { panel } = this.page;
+    if (panel.tab !== "events") { // nothing is deleted out of sight
+      panel.open("events");
+      return say(`${n === 1 ? "This event is" : `These ${n} events are`} chosen; press again to delete`);
+    }
     draft.release();
     draft.remove(state.selected);
     this.page.choose(null);
@@ -139,11 +161,22 @@ export class Editing {
   }
 
   undo() {
-    if (this.state.editing) this.draft.undo();
+    this.travel("undo");
   }
 
   redo() {
-    if (this.state.editing) this.draft.redo();
+    this.travel("redo");
+  }
+
+  /** Undo or redo; if no chosen event is left, what came back is chosen. */
+  travel(way) {
+    const { draft, state, page } = this;
+    if (!state.editing) return;
+    draft.release();
+    const before = new Set(draft.events);
+    if (!draft[way]() || state.selected.size) return;
+    const back = draft.events.filter((event) => !before.has(event)).map((event) => event.key);
+    if (back.length && back.length < draft.events.length) page.mark(back[0], back);
   }
 
   /** Start or end of the chosen event to where the playhead is. */

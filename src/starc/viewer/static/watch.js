@@ -36,6 +36,7 @@ class Page {
     this.panel.addEventListener("jump", ({ detail }) => this.jump(detail));
     this.panel.addEventListener("select", ({ detail: { key, mode } }) => this.select(key, mode));
     this.panel.addEventListener("write", ({ detail }) => this.editing.write(detail));
+    this.panel.addEventListener("split", ({ detail }) => this.editing.splitWords(detail));
     this.panel.addEventListener("caption", ({ detail }) => this.caption(video.id, detail));
     $("zoom-in").addEventListener("click", () => this.zoom(2));
     $("zoom-out").addEventListener("click", () => this.zoom(0.5));
@@ -54,6 +55,7 @@ class Page {
         events[n].match = best;
       });
     }
+    for (const [n, event] of events.entries()) event.overlap = event.end - (events[n + 1]?.start ?? Infinity);
     data.events = events;
     for (const key of this.state.selected) if (!draft.find(key)) this.state.selected.delete(key);
     if (!this.state.selected.has(this.state.chosen)) this.state.chosen = [...this.state.selected].at(-1) ?? null;
