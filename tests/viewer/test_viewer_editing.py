@@ -33,9 +33,23 @@ def record(video: str, count: int = 10) -> Captioned:
 @pytest.fixture(scope="module")
 def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("editing")
-    for name in ("times", "draft", "conflict", "keys", "shape", "many", "versions", "menus", "hands"):
+    for name in (
+        "times",
+        "draft",
+        "conflict",
+        "keys",
+        "shape",
+        "many",
+        "versions",
+        "menus",
+        "hands",
+    ):
         write_record(folder / f"{name}.json", record(name))
-    thirds = (Event(1 / 3, 20 / 3, "peel"), Event(20 / 3, 38 / 3, "slice"), Event(14.0, 50 / 3, "fry"))
+    thirds = (
+        Event(1 / 3, 20 / 3, "peel"),
+        Event(20 / 3, 38 / 3, "slice"),
+        Event(14.0, 50 / 3, "fry"),
+    )
     write_record(folder / "thirds.json", Captioned("thirds", 60.0, thirds))
     write_record(folder / "long.json", record("long", 200))
     write_clip(folder / "clip.mp4", 6.0)
@@ -406,7 +420,14 @@ def test_space_plays_and_never_presses_a_button_again(page: Any) -> None:
     page.keyboard.press("Escape")
 
     page.get_by_label("Speed").select_option("2")
-    for place in ("#split", "#tab-events", ".row:nth-child(4) > button", "#seek", "#speed", ".brand"):
+    for place in (
+        "#split",
+        "#tab-events",
+        ".row:nth-child(4) > button",
+        "#seek",
+        "#speed",
+        ".brand",
+    ):
         page.locator(place).focus()
         page.keyboard.press(" ")
         assert page.evaluate("starc.player.playing"), place
@@ -481,7 +502,9 @@ def test_menus_act_on_a_press_and_export_can_save_first(page: Any) -> None:
     until(page, "document.activeElement.textContent.startsWith('Version 1')")
     page.keyboard.press("ArrowDown")
     page.wait_for_timeout(100)
-    assert "version=" not in page.url and page.evaluate("document.activeElement.tagName") == "BUTTON"
+    assert (
+        "version=" not in page.url and page.evaluate("document.activeElement.tagName") == "BUTTON"
+    )
     page.keyboard.press("Enter")
     page.wait_for_url("**version=0")
 
@@ -492,15 +515,15 @@ def test_undo_brings_the_choice_back(page: Any) -> None:
     page.keyboard.press("Delete")
     assert page.locator(".row.chosen").count() == 0
     page.keyboard.press("Control+z")
-    assert page.locator(".row.chosen .words").all_inner_texts() == ["fry", "stir"]
+    assert page.locator(".row.chosen .words").all_text_contents() == ["fry", "stir"]
     page.locator(".row > button").nth(4).click()
     page.evaluate("starc.player.seek(26)")
     page.keyboard.press("s")
     page.keyboard.press("Control+z")
-    assert page.locator(".row.chosen .words").all_inner_texts() == ["pour"]
+    assert page.locator(".row.chosen .words").all_text_contents() == ["pour"]
     page.keyboard.press(">")
     page.keyboard.press("Control+z")
-    assert page.locator(".row.chosen .words").all_inner_texts() == ["pour"]
+    assert page.locator(".row.chosen .words").all_text_contents() == ["pour"]
 
 
 def test_nothing_is_deleted_out_of_sight(page: Any) -> None:
@@ -508,7 +531,7 @@ def test_nothing_is_deleted_out_of_sight(page: Any) -> None:
     page.get_by_role("tab", name="Speech").click()
     page.keyboard.press("Backspace")
     assert len(events(page)) == 10 and "again" in toast(page)
-    assert page.locator(".row.chosen .words").all_inner_texts() == ["fry"]  # now it is in sight
+    assert page.locator(".row.chosen .words").all_text_contents() == ["fry"]  # now it is in sight
     page.keyboard.press("Backspace")
     assert len(events(page)) == 9 and "fry" not in captions(page)
 
@@ -523,7 +546,9 @@ def test_a_caption_is_split_at_the_caret(page: Any) -> None:
     words.press("Control+Enter")
     assert captions(page)[2:4] == ["fry and", "stir"]
     assert span(page, 2) == (12, 15) and span(page, 3) == (15, 16)
-    assert words.input_value() == "stir" and words.evaluate("node => node === document.activeElement")
+    assert words.input_value() == "stir" and words.evaluate(
+        "node => node === document.activeElement"
+    )
     page.keyboard.press("Escape")
     page.keyboard.press("Control+z")
     assert captions(page)[2] == "fry and stir" and span(page, 2) == (12, 16)

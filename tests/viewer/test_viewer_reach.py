@@ -424,7 +424,7 @@ def test_all_moments_can_be_reached_and_titles_are_found(browser: Any, tmp_path:
             assert "t=" not in page.url
 
 
-CLIPPED = """() => [...document.querySelectorAll(".row time, .compare td time, .changes time, #time")]
+CLIPPED = """() => [...document.querySelectorAll(".row time, .compare td time, #time")]
     .filter((node) => node.checkVisibility() && node.scrollWidth > node.clientWidth + 1)
     .map((node) => node.textContent)"""
 

@@ -81,7 +81,9 @@ def test_undo_in_one_tab_leaves_the_draft_of_another(page: Any) -> None:
     second.close(run_before_unload=True)
     page.goto("/")
     page.wait_for_selector(".tag.draft")
-    assert page.locator(".card", has=page.locator(".tag.draft")).locator("h2").inner_text() == "soup"
+    assert (
+        page.locator(".card", has=page.locator(".tag.draft")).locator("h2").inner_text() == "soup"
+    )
     page.locator("#show").select_option("draft")
     assert page.locator(".card h2").all_inner_texts() == ["soup"]
 
@@ -117,8 +119,11 @@ def test_drafts_of_closed_tabs_are_offered_one_after_another(page: Any) -> None:
 
 def test_a_draft_of_the_time_before_tabs_is_offered(page: Any) -> None:
     watch(page, "cake")
-    page.evaluate("""() => localStorage.setItem(`starc.draft.${location.pathname.split("/").pop()}`,
-        JSON.stringify({ events: [{ start: 2, end: 3, caption: "old" }], seen: 0, from: 0, at: 1 }))""")
+    page.evaluate("""() => {
+        const events = [{ start: 2, end: 3, caption: "old" }];
+        const slot = `starc.draft.${location.pathname.split("/").pop()}`;
+        localStorage.setItem(slot, JSON.stringify({ events, seen: 0, from: 0, at: 1 }));
+    }""")
     reload(page)
     page.get_by_role("button", name="Restore").click()
     assert captions(page) == ["old"] and slots(page) == 1
