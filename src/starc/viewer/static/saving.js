@@ -33,6 +33,7 @@ export class Saving {
     this.adopt(video);
     this.draft.addEventListener("change", () => this.keep());
     for (const name of ["version", "export"]) menu($(name), $(`${name}-menu`));
+    addEventListener("pageshow", (event) => event.persisted && this.keep()); // back, and its draft may have been taken over
     addEventListener("beforeunload", (event) => {
       this.kept.flush();
       if (this.draft.dirty && this.kept.failed) event.preventDefault();
