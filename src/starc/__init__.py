@@ -43,3 +43,8 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'starc' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, also those that are imported only when they are asked for."""
+    return [*__all__, "__version__"]

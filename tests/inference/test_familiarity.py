@@ -88,7 +88,7 @@ def test_what_is_forced_is_said_to_be_so() -> None:
 
 SURE, UNSURE = (Event(0, 5, "stir", 0.5),), (Event(0, 5, "stir", 0.24), Event(5, 9, "fry", 0.1))
 UNLIKE = {"unfamiliar": "frame distance 4.00, at most 1.58"}
-SILENT = "without speech (no sound)"
+SILENT = "(no speech: no sound)"
 SEEN = ": what is seen is unlike the videos that the model was trained on"
 
 

@@ -29,7 +29,8 @@ from starc.media.subtitles import SRT_MARK, is_captions
 from starc.media.video import sample_frames
 from starc.output import formats, mp4
 from starc.output.chapters import clock, one_line, stamp
-from starc.types import Captioned, Event
+from starc.output.transcripts import TEXTS
+from starc.types import Captioned, Event, Sentence
 from support.clips import turn, write_clip
 
 NASTY = (
@@ -327,6 +328,24 @@ def test_a_copy_keeps_everything_but_the_chapters(tmp_path: Path, ending: str) -
     assert again.read_bytes() == copy.read_bytes()
 
 
+@pytest.mark.parametrize("ending", [".mp4", ".mkv", ".mov"])
+def test_a_copy_keeps_the_chapters_that_a_video_has(tmp_path: Path, ending: str) -> None:
+    plain, source, copy = (tmp_path / f"{name}{ending}" for name in "abc")
+    make_film(plain)
+    mp4.embed_chapters(plain, source, [Event(0, 1, "theirs"), Event(1, 3, "theirs too")])
+    captioned = Captioned("b", 3.0, (Event(0, 3, "ours"),))
+    kept = formats.write(captioned, copy, source=source)
+    assert titles_of(copy) == titles_of(source) and titles_of(source)[0][-1] == "theirs"
+    assert kept[0] == (
+        "kept the 2 chapters that the video had and left ours out; "
+        "--replace-chapters puts ours in their place"
+    )
+    replaced = formats.write(captioned, copy, source=source, replace_chapters=True)
+    assert [title for *_, title in titles_of(copy)] == ["ours"]
+    assert replaced[0] == "replaced the 2 chapters that the video had"
+    assert not any("left out" in note for note in (*kept[1:], *replaced))
+
+
 def test_a_copy_stays_upright(tmp_path: Path) -> None:
     source = turn(write_clip(tmp_path / "a.mp4", seconds=1, codec="mpeg4"), 90)
     mp4.embed_chapters(source, tmp_path / "b.mp4", [Event(0, 1, "a")])
@@ -400,6 +419,7 @@ def test_a_disk_that_fills_under_a_video_copy(
         ("a.VTT", "vtt"),
         ("a.chapters.vtt", "chapters"),
         ("a.txt", "youtube"),
+        ("a.transcript.txt", "transcript"),
         ("a.chapters.mp4", "video"),
         ("a.webm", "video"),
         ("a.html", "html"),
@@ -419,10 +439,17 @@ def test_unknown_formats_and_modes_say_what_there_is(captioned: Captioned, tmp_p
 
 
 def test_mode_chapters_works_for_every_format(captioned: Captioned) -> None:
+    captioned = replace(captioned, sentences=(Sentence(0, 1, "Crack the eggs, says she"),))
     for name, format in formats.FORMATS.items():
         if format.render is not None:
             text, _ = formats.render(captioned, format=name, mode="chapters")
             assert "Crack the eggs" in text
+
+
+def test_a_transcript_of_silence_is_not_written(captioned: Captioned, tmp_path: Path) -> None:
+    with pytest.raises(VideoError, match=r"nothing is said in it; choose another format"):
+        formats.write(captioned, tmp_path / "a.transcript.txt")
+    assert not (tmp_path / "a.transcript.txt").exists()
 
 
 def test_a_video_without_events_is_a_valid_file(tmp_path: Path) -> None:
@@ -450,7 +477,7 @@ class Texts(HTMLParser):
 @given(st.text(max_size=80))
 def test_any_caption_survives_every_text_format(caption: str) -> None:
     events = (Event(0, 20, caption), Event(20, 40, "b"), Event(40, 60, "c"))
-    video = Captioned("v.mp4", 60, events)
+    video = Captioned("v.mp4", 60, events, (Sentence(0, 1, caption), Sentence(1, 2, "c")))
     texts = {
         name: formats.render(video, format=name)[0]
         for name, f in formats.FORMATS.items()
@@ -462,6 +489,10 @@ def test_any_caption_survives_every_text_format(caption: str) -> None:
     assert len(webvtt.from_string(texts["vtt"]).captions) == 3
     assert len(list(csv.reader(io.StringIO(texts["csv"], newline="")))) == 4
     assert len(texts["youtube"].splitlines()) == 3
+    assert len(texts["transcript"].splitlines()) == 2
+    for kind, render in TEXTS.items():
+        if kind != "txt":
+            assert len(pysubs2.SSAFile.from_string(render(video.sentences))) == 2
     parsed = Texts()
     parsed.feed(texts["html"])
     assert one_line(caption) in parsed.text

@@ -85,6 +85,19 @@ def test_half_scan_prunes():
     assert all(10 <= len(index) < 1500 for index, _ in found)
 
 
+def test_the_bound_of_a_half_scan_covers_the_worst_rounding():
+    """Coordinates that bfloat16 rounds down by nearly half a unit: the error is over two thirds."""
+    row_D = torch.full((64,), (1 + 2**-8 - 2**-14) / 8)
+    row_D[60:] = 0
+    row_D[60] = (1 - row_D.square().sum()).sqrt()
+    rows = torch.stack([row_D, -row_D])  # their mean is zero
+    scan = search.HalfScan(rows)
+    ((_, score_SN, bound_S),) = scan.scores(rows)
+    error_SN = (score_SN.double() - rows.double() @ rows.double().T).abs()
+    assert (error_SN <= bound_S[:, None]).all()
+    assert (error_SN > 0.6 * bound_S[:, None]).all(), "half of it would not be enough"
+
+
 @pytest.mark.parametrize("what", ["processor", "kernel"])
 def test_a_machine_without_bfloat16_searches_in_float32(monkeypatch: pytest.MonkeyPatch, what: str):
     query_SD = torch.randn(3, 8, generator=torch.Generator().manual_seed(9))

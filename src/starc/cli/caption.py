@@ -110,6 +110,13 @@ def caption(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that starc did not write.")
     ] = False,
+    replace_chapters: Annotated[
+        bool,
+        typer.Option(
+            "--replace-chapters",
+            help="In a copy of a video that has chapters, put ours in their place.",
+        ),
+    ] = False,
     min_confidence: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Leave out events with a lower confidence.")
     ] = 0.0,
@@ -160,6 +167,7 @@ def caption(
         mode=mode,  # type: ignore[arg-type]
         granularity=granularity,
         overwrite=overwrite,
+        replace_chapters=replace_chapters,
         min_confidence=min_confidence,
         limits=options.limits,
     )
@@ -247,7 +255,12 @@ def caption_file(
         text, notes = render(captioned, **chosen)
         sys.stdout.write(text)
     else:
-        chosen |= {"source": video, "overwrite": output.overwrite, "limits": output.limits}
+        chosen |= {
+            "source": video,
+            "overwrite": output.overwrite,
+            "replace_chapters": output.replace_chapters,
+            "limits": output.limits,
+        }
         try:
             notes = write(captioned, out, **chosen)
         except OSError as error:

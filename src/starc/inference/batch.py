@@ -56,6 +56,8 @@ class Output:
     granularity: float = 1.0
     overwrite: bool = False
     """Replace files that we did not write."""
+    replace_chapters: bool = False
+    """Of a copied video, the chapters that it has already."""
     min_confidence: float = 0.0
     """Events that are less sure are left out."""
     limits: MediaLimits = field(default_factory=MediaLimits)
@@ -114,6 +116,7 @@ class Output:
                     granularity=self.granularity,
                     source=job.video,
                     overwrite=self.overwrite,
+                    replace_chapters=self.replace_chapters,
                     limits=self.limits,
                 )
             except StarcError as error:
@@ -271,7 +274,8 @@ def run(
 def settings_of(captioner: Captioner, output: Output) -> str:
     """What rows record as the settings of a run."""
     chosen = f"{captioner.settings} {output.mode or ''} {output.granularity:g}"
-    return chosen + (f" {output.min_confidence:g}" if output.min_confidence else "")
+    chosen += f" {output.min_confidence:g}" if output.min_confidence else ""
+    return chosen + (" replace-chapters" if output.replace_chapters else "")
 
 
 @dataclass(slots=True)

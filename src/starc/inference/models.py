@@ -284,8 +284,8 @@ def speech_likeness(loaded: Loaded, sentences: Sequence[Sentence]) -> float | No
         return None
     query_ND = torch.stack([loaded.joint.words(sentence.text) for sentence in sentences])
     query_ND = query_ND[query_ND.any(1)]
-    if not len(query_ND):
-        return None
+    if not len(query_ND):  # not a word that the model knows
+        return 0.0
     nearest_N = loaded.store.search(query_ND, k=1).score_SR[:, 0]
     return float(nearest_N.float().quantile(QUANTILE))
 

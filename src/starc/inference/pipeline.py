@@ -28,6 +28,8 @@ from starc.errors import ConfigError, StarcError, Stopped
 from starc.files import cache
 from starc.inference.jobs import find_videos
 from starc.media.container import MediaLimits
+from starc.media.language import why_foreign
+from starc.media.sources import check_local
 from starc.media.speech import (
     Engine,
     Transcript,
@@ -311,8 +313,8 @@ class Captioner:
         on_heard: Callable[[float], None] = lambda seconds: None,
     ) -> Transcript:
         if options.transcript is not None:
-            return read_transcript(options.transcript, video=video.stem)
-        return transcribe(
+            return self._readable(read_transcript(options.transcript, video=video.name), options)
+        found = transcribe(
             video,
             engine=options.engine,
             language=options.language,
@@ -321,6 +323,20 @@ class Captioner:
             limits=options.limits,
             listen=listen,
             on_heard=on_heard,
+        )
+        return self._readable(found, options)
+
+    def _readable(self, speech: Transcript, options: Options) -> Transcript:
+        """The speech, or none where the model reads English and this is another language."""
+        if not self.config.inputs.familiar_speech or (options.language or "").startswith("en"):
+            return speech
+        why = why_foreign(sentence.text for sentence in speech.sentences)
+        if why is None:
+            return speech
+        return Transcript(
+            (),
+            f"none: not English: {speech.provenance}, {why}; --speech FILE hands over a "
+            "translation, --language en takes it for English",
         )
 
     def caption(
@@ -340,7 +356,7 @@ class Captioner:
         `stop` ends watching, listening and captioning soon. Where the video is not captioned, the
         result has no events and a `reason`.
         """
-        video, ended = Path(video), stop or threading.Event()
+        video, ended = check_local(video), stop or threading.Event()
         options = replace(
             self.options,
             language=language or self.options.language,
@@ -484,8 +500,9 @@ class Captioner:
 
         Only a model with a caption writer has a calibrated confidence; others show what they find.
         """
-        speech = captioned.provenance.get("speech", "")
-        silent = "" if captioned.sentences else f" without speech ({speech.removeprefix('none: ')})"
+        speech = captioned.provenance.get("speech", "").removeprefix("none: ")
+        why, _, _ = speech.partition("; ")  # what follows names options
+        silent = "" if captioned.sentences else f" (no speech: {why})"
         unlike = ""
         if "unfamiliar" in captioned.provenance:
             what = "what is said" if captioned.sentences else "what is seen"

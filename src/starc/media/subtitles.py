@@ -64,7 +64,8 @@ class Cue(NamedTuple):
 def read_sentences(path: Path, *, video: str | None = None) -> list[Sentence]:
     """The sentences of one video from any speech or subtitle file.
 
-    A published file holds many videos: `video` says which; not needed where there is only one.
+    A published file holds many videos: `video`, a file name or an id, says which; not needed where
+    there is only one.
     """
     path = Path(path)
     if path.suffix.lower() in {".json", ".pkl", ".pickle"}:
@@ -296,14 +297,23 @@ def _from_data(path: Path, data: Any, video: str | None) -> list[Sentence]:
         if _is_published(data):
             if video is None and len(data) == 1:
                 (video,) = data
-            if video in data:
-                return _from_columns(f"{path}: {video}", data[video])
+            if (own := _key_of(video, data)) is not None:
+                return _from_columns(f"{path}: {own}", data[own])
             raise SpeechError(f"{path}: no speech of {video!r} among its {len(data)} videos")
     if isinstance(data, list) and all(isinstance(row, Mapping) for row in data):
         return _from_rows(str(path), data)
     raise SpeechError(
         f"{path}: no speech in it; expected Whisper's JSON or {{video: {{start, end, text}}}}"
     )
+
+
+def _key_of(video: str | None, data: Mapping[str, Any]) -> str | None:
+    """The key of a video among those of a published file, which may have `v_` or an ending."""
+    if video is None:
+        return None
+    names = (video, video_id(video), Path(video).stem)
+    known = {video_id(str(key)): key for key in data} | {key: key for key in data}
+    return next((known[name] for name in names if name in known), None)
 
 
 def _is_columns(data: Any) -> bool:

@@ -27,7 +27,7 @@ from starc.files.cache import check_target, content_name, remember, write_text
 from starc.media.container import MediaLimits
 from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
-from starc.output import chapters, html, mp4, origin
+from starc.output import chapters, html, mp4, origin, transcripts
 from starc.output.chapters import clock, one_line, span_ms, stamp
 from starc.types import Captioned
 from starc_eval.annotations import cell, prediction_file
@@ -89,13 +89,15 @@ def write(
     granularity: float = 1.0,
     source: str | Path | None = None,
     overwrite: bool = False,
+    replace_chapters: bool = False,
     limits: MediaLimits | None = None,
 ) -> tuple[str, ...]:
     """Write one file; returns notes on what had to be repaired or left out.
 
     `source` is the video itself: chapters go into a copy of it, an HTML page plays it, and our
     JSON says where it lies and what it holds, so that `starc view` finds it. A file that
-    we did not write is replaced only with `overwrite`; `limits` are those of the video.
+    we did not write is replaced only with `overwrite`, and the chapters that a video has already
+    only with `replace_chapters`; `limits` are those of the video.
     """
     path, source = Path(path), None if source is None else Path(source)
     format = check_format(format or infer(path), mode, path)
@@ -104,7 +106,9 @@ def write(
             raise ValueError("chapters in a video need `source`, the video itself")
         check_target(path, overwrite=overwrite)
         chosen = chapters.chapters(captioned, granularity)
-        notes = mp4.embed_chapters(source, path, chosen, limits=limits)
+        notes = mp4.embed_chapters(
+            source, path, chosen, replace_chapters=replace_chapters, limits=limits
+        )
         remember(path)
         return (*notes, *_too_fine(captioned, granularity))
     if format == "json" and source is not None:
@@ -267,6 +271,12 @@ def _md(text: str) -> str:
     return escape(text, quote=False)
 
 
+def _transcript(captioned: Captioned) -> str:
+    if not captioned.sentences:
+        raise VideoError(f"{captioned.video}: nothing is said in it; choose another format")
+    return transcripts.TEXTS["txt"](captioned.sentences)
+
+
 ALIASES = {"md": "markdown"}
 FORMATS: Mapping[str, Format] = {
     # All we know, versioned: the viewer reads this.
@@ -282,6 +292,8 @@ FORMATS: Mapping[str, Format] = {
     "ffmetadata": Format(".ffmetadata", _ffmetadata, only_chapters=True),
     "csv": Format(".csv", _csv),
     "markdown": Format(".md", _markdown),
+    # What is said, a line per sentence.
+    "transcript": Format(".transcript.txt", _transcript),
     # One page that needs nothing else.
     "html": Format(".html", html.render),
     # A copy of the video with chapters: mp4, m4v, mov, mkv, webm.

@@ -10,7 +10,7 @@ import { Tabs } from "./tabs.js";
 
 const FORMATS = { // in the order of the menu
   srt: "SRT subtitles", vtt: "WebVTT captions", chapters: "WebVTT chapters", youtube: "YouTube chapters",
-  ffmetadata: "ffmpeg chapters", csv: "CSV", markdown: "Markdown", html: "HTML page", json: "JSON",
+  ffmetadata: "ffmpeg chapters", csv: "CSV", markdown: "Markdown", transcript: "Transcript", html: "HTML page", json: "JSON",
   training: "Training annotations", predictions: "Prediction file",
 };
 const $ = (id) => document.getElementById(id);
