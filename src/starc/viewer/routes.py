@@ -111,15 +111,23 @@ class Viewer:
         self,
         q: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=200)] = 60,
+        skip: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
     ) -> Response:
-        """Captions and speech that answer a question, best first."""
-        best, total = search.search(self.library.items(), q, limit=limit)
+        """Captions and speech that answer a question, best first; and videos of that title."""
+        items = list(self.library.items())
+        best, total = search.search(items, q, limit=limit, skip=skip)
+        titles = [] if skip else search.by_title(items, q)
         moments = [
             {"id": item.id, "title": item.summary.title, "video": item.video is not None}
             | passage._asdict()
             for item, passage, _ in best
         ]
-        return SafeJson({"total": total, "words": search.words_of(q), "moments": moments})
+        named = [
+            {"id": item.id, "title": item.summary.title, "video": item.video is not None}
+            for item in titles[:limit]
+        ]
+        words = search.words_of(q)
+        return SafeJson({"total": total, "words": words, "titles": named, "moments": moments})
 
     def export_training(self) -> Response:
         """Annotations of every corrected video, as JSON Lines for `starc train`."""
