@@ -1,0 +1,1 @@
+"""Published methods besides STaRC, in plain torch, under their published parameter names."""
