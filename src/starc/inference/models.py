@@ -2,12 +2,12 @@
 
 Loaded when they are first needed; pipeline.py knows what has been made before.
 
-Is this a video of the model's kind? Frames are as far as the mean square of their image features,
-standardised by those of training: 1 is an ordinary training frame. Speech is as near as its
-sentences are to their nearest captions, at the upper quartile: a quarter of what is said about
-cooking names food or tools, chatter or not. Either is enough. Each model folder says which values
-it speaks up to unasked (`inputs.familiar_frames`, `inputs.familiar_speech`);
-benchmarks/familiarity.py prints the distributions.
+Is a video in domain? Where something is said, its speech decides: how near its sentences are to
+their nearest captions in the model's own datastore, at the upper quartile (a quarter of what is
+said about cooking names food or tools, chatter or not). Where nothing is said, its frames decide:
+the mean square of their image features, standardised by those of training (1 is an ordinary
+training frame). Each model folder holds the limits (`inputs.familiar_speech`,
+`inputs.familiar_frames`); benchmarks/familiarity.py prints the distributions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from starc.files.atomic import replacing
 from starc.inference import long_videos
 from starc.inference.predict import Prediction, VideoInputs, predict
 from starc.media.encoders import ImageEncoder, load_image_encoder
-from starc.media.features import FrameFeatures, extract
+from starc.media.features import FrameFeatures, count_frames, extract
 from starc.media.speech import printable_name, sound_only
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
@@ -76,15 +76,19 @@ class Models:
             return self._encoder
 
     @functools.cached_property
-    def _loaded(self) -> Loaded:
+    def _own(self) -> Loaded:
+        """The model with its own datastore, by which videos are known to be in domain."""
         loaded, options = self.given, self.options
         if isinstance(loaded, Path):
             loaded = checkpoint.load(loaded, device=options.device, precision=options.precision)
         elif options.precision != "float32":
             precision.convert(loaded.model, options.precision)
-        if options.datastore is not None:
-            loaded = loaded.with_store(open_datastore(options.datastore))
         return loaded
+
+    @functools.cached_property
+    def _loaded(self) -> Loaded:
+        chosen = self.options.datastore
+        return self._own if chosen is None else self._own.with_store(open_datastore(chosen))
 
     @functools.cached_property
     def _encoder(self) -> ImageEncoder:
@@ -128,6 +132,17 @@ class Models:
             _write_features(entry, features)
         return features
 
+    def probe(self, video: Path) -> FrameFeatures:
+        """A frame per second, of no width: length and times of a file whose frames are not used."""
+        limits = self.options.limits
+        try:
+            return count_frames(video, limits=limits)
+        except VideoError:
+            seconds = sound_only(video, limits)
+            if seconds is None:
+                raise
+            return _of_sound(seconds)
+
     def caption(
         self, videos: Sequence[ReadVideo], search: BeamSearch, on_step: Callable[[], None]
     ) -> Iterator[Captioned]:
@@ -140,17 +155,19 @@ class Models:
                 frames=one.features.frames,
                 duration=one.features.duration,
                 sentences=one.speech.sentences,
+                has_pictures=bool(one.features.features_TD.shape[1]),
             )
             for one in videos
         ]
-        predictions = predict(self.loaded, inputs, search=search, on_step=on_step)
+        lanes = self.options.lanes
+        predictions = predict(self.loaded, inputs, search=search, lanes=lanes, on_step=on_step)
         for one, prediction in zip(videos, predictions, strict=True):
             if len(prediction.windows) > 1:
                 log.warning(
-                    "%s: %.0f s are too long for one look; captioned in %d overlapping windows",
+                    "%s: %.0f s exceed the context window; captioned in %d overlapping windows",
                     one.video, one.features.duration, len(prediction.windows),
                 )  # fmt: skip
-            unfamiliar = why_unfamiliar(self.loaded, one.features.features_TD, one.speech.sentences)
+            unfamiliar = why_unfamiliar(self._own, one.features.features_TD, one.speech.sentences)
             provenance = self._provenance(prediction, one, search)
             yield Captioned(
                 video=printable_name(one.video),
@@ -166,7 +183,7 @@ class Models:
     def _features(self, one: ReadVideo) -> Tensor:
         """Features of the frames; those of a sound file are made of its speech, else zero."""
         features_TD, joint = one.features.features_TD, self.loaded.joint
-        if features_TD.shape[1]:
+        if features_TD.shape[1] or one.features.provenance:  # frames that are not used
             return features_TD
         if not one.speech.sentences:
             raise VideoError(
@@ -180,19 +197,29 @@ class Models:
     def _provenance(
         self, prediction: Prediction, one: ReadVideo, search: BeamSearch
     ) -> dict[str, str]:
-        frames = f"{len(prediction.frame_times)} of 1 per second"
-        exact = self.encoder_precision == "float32"
-        return {
+        """What made the answer: only what took part in it, or was asked for as lanes."""
+        made = {
             "starc": version("starc"),
             "model": self.loaded.folder.name,
             "weights": (self.loaded.fingerprint or "in memory")[:12],
-            "encoder": self.encoder_name,
-            **({} if exact else {"encoder precision": self.encoder_precision}),
-            "frames": frames if one.features.features_TD.shape[1] else "none: sound only",
-            "windows": str(len(prediction.windows)),
             "speech": one.speech.provenance,
-            "search": f"{search.beams} beams" if search.beams > 1 else "greedy",
         }
+        if one.features.features_TD.shape[1]:
+            made["encoder"] = self.encoder_name
+            if self.encoder_precision != "float32":
+                made["encoder precision"] = self.encoder_precision
+            made["frames"] = f"{len(prediction.frame_times)} of 1 per second"
+        else:
+            made["frames"] = one.features.provenance.get("frames", "none: sound only")
+        if prediction.windows:
+            made["windows"] = str(len(prediction.windows))
+        writer = self.loaded.writer if one.speech.sentences else None
+        if writer is None or writer.head is None:
+            made["search"] = f"{search.beams} beams" if search.beams > 1 else "greedy"
+        if writer is not None:
+            spans = "the decoder" if writer.head is None else "the span head"
+            made["times by"], made["words by"] = spans, "the caption writer, greedy"
+        return made
 
 
 class _Watched:
@@ -264,17 +291,16 @@ def speech_likeness(loaded: Loaded, sentences: Sequence[Sentence]) -> float | No
 
 
 def why_unfamiliar(loaded: Loaded, image_TI: Tensor, sentences: Sequence[Sentence]) -> str | None:
-    """What tells this video from the model's kind; None if nothing does, or nobody can tell."""
+    """The measure by which a video is out of domain; None if it is not, or nobody can tell."""
     joint, inputs = loaded.joint, loaded.config.inputs
     if joint is None:
         return None
-    reasons = []
-    if inputs.familiar_frames and (far := frame_distance(joint, image_TI)) is not None:
-        if far <= inputs.familiar_frames:
-            return None
-        reasons.append(f"frames {far:.2f} away, at most {inputs.familiar_frames:.2f}")
-    if inputs.familiar_speech and (near := speech_likeness(loaded, sentences)) is not None:
-        if near >= inputs.familiar_speech:
-            return None
-        reasons.append(f"speech {near:.2f} like, at least {inputs.familiar_speech:.2f}")
-    return "; ".join(reasons) or None
+    near = speech_likeness(loaded, sentences) if inputs.familiar_speech else None
+    if near is not None:
+        limit = inputs.familiar_speech
+        return None if near >= limit else f"speech similarity {near:.2f}, at least {limit:.2f}"
+    far = frame_distance(joint, image_TI) if inputs.familiar_frames else None
+    if far is not None:
+        limit = inputs.familiar_frames
+        return None if far <= limit else f"frame distance {far:.2f}, at most {limit:.2f}"
+    return None

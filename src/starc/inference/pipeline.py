@@ -4,15 +4,17 @@
          ─speech→   Transcript    ┴ predict → Captioned
 
 `Captioner` takes the steps one by one, so that many videos can overlap them (batch.py), or all at
-once (`caption`). Features, transcripts and results are kept in the cache by the content of the
-video and everything that decides them. All that names them is here and needs no torch, so a kept
-answer comes at once; what makes new ones is in models.py.
+once (`caption`). A model that captions speech alone (`Captioner.speech_only`) looks at frames only
+where nothing is said, or where the lanes are asked for. Features, transcripts and results are kept
+in the cache by the content of the video and everything that decides them. All that names them is
+here and needs no torch, so a cached answer comes at once; what makes new ones is in models.py.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import statistics
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
@@ -47,10 +49,12 @@ if TYPE_CHECKING:  # these bring torch, which a cached answer does without
 
 EMBEDDED = Path(__file__).parents[1] / "assets" / "small-youcook2"
 """The model that comes with the package; "embedded" is its name wherever a model is named."""
-CACHE_VERSION = "4"
+CACHE_VERSION = "5"
 """Changes when the same video and settings would give other features or captions than before."""
 IN_BFLOAT16 = frozenset({"efficientnet-lite0"})
 """Image encoders that compute in bfloat16 where the processor does."""
+GUESS = 0.25
+"""Median confidence of a video's events below which a calibrated model does not show them."""
 VIDEOS_AT_ONCE = 4
 """Videos that a batch hands over together: four cost the decoder about as much as two."""
 
@@ -84,14 +88,16 @@ class Options:
     precision: str = "float32"
     """float32, bfloat16 or int8, of the decoder's arithmetic."""
     force: bool = False
-    """Show events also for a video that is not of the model's kind."""
+    """Show events also for a video that is out of domain, or that the model is unsure about."""
+    lanes: bool = False
+    """Also compute segments and retrieved captions that have no part in the events, for show."""
     limits: MediaLimits = field(default_factory=MediaLimits)
     cache: Path | None = None
     """A folder; $XDG_CACHE_HOME/starc by default."""
 
     def __post_init__(self) -> None:
         if self.device.partition(":")[0] not in DEVICES:
-            raise ConfigError(f"--device {self.device}: not to be had; use auto or cpu")
+            raise ConfigError(f"--device {self.device}: is not available; use auto or cpu")
 
 
 OnProgress = Callable[[str, float, float], None]
@@ -172,15 +178,32 @@ class Captioner:
             return folder.read_config(self._folder)
         return self._model.config
 
+    @property
+    def speech_only(self) -> bool:
+        """Whether the events of a video with speech are made from the speech alone."""
+        writer = self.config.writer
+        if writer is None or writer.spans is None or not self.config.inputs.speech:
+            return False
+        return not (writer.retrieved and self.config.inputs.video)
+
+    def _uses_frames(self, speech: Transcript) -> bool:
+        """Whether anything in the answer for a video with this speech depends on its frames."""
+        return self.options.lanes or not (self.speech_only and speech.sentences)
+
+    @functools.cached_property
+    def _model_fingerprint(self) -> str | None:
+        """A name for the model folder; None where the model may change: nothing is cached."""
+        if not isinstance(self._model, str | Path):
+            return self.loaded.fingerprint
+        return folder.fingerprint(self._folder)
+
     @functools.cached_property
     def _fingerprint(self) -> str | None:
         """A name for model and datastore; None where they may change: nothing is cached."""
-        if not isinstance(self._model, str | Path):
-            return self.loaded.fingerprint
-        name = folder.fingerprint(self._folder)
-        if self.options.datastore is None:
+        name, chosen = self._model_fingerprint, self.options.datastore
+        if chosen is None or not isinstance(self._model, str | Path):
             return name
-        captions = folder.datastore_fingerprint(self.options.datastore)
+        captions = folder.datastore_fingerprint(chosen)
         return cache.key(name, captions) if name and captions else None
 
     @property
@@ -209,15 +232,22 @@ class Captioner:
         given = chosen.transcript
         heard = (chosen.engine, chosen.language or "", chosen.whisper_model or "")
         content = "" if given is None else printable_name(given) + cache.fingerprint(given)
-        return cache.key(self._key, *heard, content, *(["force"] if chosen.force else []))
+        shown = [name for name in ("force", "lanes") if getattr(chosen, name)]
+        name = self._key(frames=True) or f"in memory {id(self.loaded.model)}"
+        return cache.key(name, *heard, content, *shown)
 
-    @property
-    def _key(self) -> str:
-        """A name for all that decides what the model says of given features and speech."""
-        name = self._fingerprint or f"in memory {id(self.loaded.model)}"
-        seen = (self.encoder_name, self._encoder_precision)
-        parts = (name, *seen, repr(self.decoding), self.options.precision)
-        return cache.key(CACHE_VERSION, version("starc"), *parts)
+    def _key(self, *, frames: bool) -> str | None:
+        """A name for all that decides what the model says of given speech, and of given frames.
+
+        None where nothing is cached: the model or its datastore may change.
+        """
+        name = self._fingerprint if frames else self._model_fingerprint
+        if name is None:
+            return None
+        parts = [CACHE_VERSION, version("starc"), name, self.options.precision]
+        if frames:
+            parts += [self.encoder_name, self._encoder_precision, repr(self.decoding)]
+        return cache.key(*parts, *(["lanes"] if self.options.lanes else []))
 
     def read_frames(
         self,
@@ -227,8 +257,27 @@ class Captioner:
     ) -> FrameFeatures:
         """Decode the frames that are needed and encode them; or take them from the cache.
 
-        A sound file has a frame per second, of no width.
+        Frames that nobody looks at have no width: those of a sound file, and, until its speech is
+        known to be missing (`with_frames`), those of a video that is captioned by speech alone.
         """
+        if self.speech_only and not self.options.lanes:
+            return self.models.probe(video)
+        return self._watch(video, stop, on_progress)
+
+    def with_frames(
+        self,
+        read: ReadVideo,
+        stop: threading.Event | None = None,
+        on_progress: OnProgress = lambda stage, done, total: None,
+    ) -> ReadVideo:
+        """The same video with its frames encoded, if the answer depends on them."""
+        if not self._uses_frames(read.speech) or read.features.features_TD.shape[1]:
+            return read
+        return read._replace(features=self._watch(read.video, stop, on_progress))
+
+    def _watch(
+        self, video: Path, stop: threading.Event | None, on_progress: OnProgress
+    ) -> FrameFeatures:
         choice = repr((self.config.inputs.frames, self.config.windowing))
         seen = (self.encoder_name, self._encoder_precision, choice)
         key = cache.key(cache.fingerprint(video), *seen, CACHE_VERSION)
@@ -277,17 +326,23 @@ class Captioner:
         *,
         speech: str | Path | None = None,
         language: str | None = None,
+        force: bool | None = None,
         stop: threading.Event | None = None,
         on_progress: OnProgress = lambda stage, done, total: None,
     ) -> Captioned:
         """Caption one video, which is watched while it is listened to.
 
-        `speech` (a subtitle file, or an engine such as "whisper:small") and `language` take the
-        place of those in the options. `on_progress` is called in this thread; setting `stop` ends
-        watching, listening and captioning soon.
+        `speech` (a subtitle file, or an engine such as "whisper:small"), `language` and `force`
+        take the place of those in the options. `on_progress` is called in this thread; setting
+        `stop` ends watching, listening and captioning soon. Where the video is not captioned, the
+        result has no events and a `reason`.
         """
         video, ended = Path(video), stop or threading.Event()
-        options = replace(self.options, language=language or self.options.language)
+        options = replace(
+            self.options,
+            language=language or self.options.language,
+            force=self.options.force if force is None else force,
+        )
         if speech is not None:
             options = replace(options, **speech_options(speech))
         if (kept := self.kept(video, options=options)) is not None:
@@ -311,37 +366,39 @@ class Captioner:
 
         # A daemon: on Ctrl-C nobody waits for a recogniser under way.
         threading.Thread(target=listen, daemon=True).start()
-        on_progress("watching", 0.0, 0.0)
+        if not self.speech_only or self.options.lanes:
+            on_progress("watching", 0.0, 0.0)
         try:
             features = self.read_frames(video, ended, on_progress)
             on_progress("listening", min(heard[0], features.duration), features.duration)
             while not wait([transcript], POLL).done:
                 on_progress("listening", min(heard[0], features.duration), features.duration)
+            read = ReadVideo(video, features, transcript.result())
+            read = self.with_frames(read, ended, on_progress)
         except BaseException:
             ended.set()
             raise
-        read = ReadVideo(video, features, transcript.result())
 
         def on_step() -> None:
             if ended.is_set():
                 raise Stopped(str(video))
 
         on_progress("captioning", 0.0, 1.0)
-        captioned = self.caption_read([read], on_step)[0]
+        captioned = self.caption_read([read], on_step, force=options.force)[0]
         on_progress("captioning", 1.0, 1.0)
         return captioned
 
     def kept(self, video: Path, *, options: Options | None = None) -> Captioned | None:
         """The answer of an earlier time, where nothing that decides it has changed."""
         chosen = options or self.options
-        if self._fingerprint is None:
+        if self._model_fingerprint is None:
             return None
         try:
             entry = self._entry(video, self._speech(video, chosen, listen=False))
         except (Unheard, StarcError):  # what is wrong is said by those who read the video
             return None
         captioned = None if entry is None else _read_captioned(entry)
-        return None if captioned is None else self._shown(captioned, video)
+        return None if captioned is None else self._shown(captioned, video, force=chosen.force)
 
     def caption_all(
         self,
@@ -370,49 +427,97 @@ class Captioner:
         on_progress("videos", len(paths), len(paths))
 
     def caption_read(
-        self, videos: Sequence[ReadVideo], on_step: Callable[[], None] = lambda: None
+        self,
+        videos: Sequence[ReadVideo],
+        on_step: Callable[[], None] = lambda: None,
+        *,
+        force: bool | None = None,
     ) -> list[Captioned]:
         """The model's part for several videos, which are decoded together; all or an error."""
+        force = self.options.force if force is None else force
         entries = [self._entry(one.video, one.speech) for one in videos]
         kept = [None if entry is None else _read_captioned(entry) for entry in entries]
-        missing = [one for one, before in zip(videos, kept, strict=True) if before is None]
+        missing = [
+            self.with_frames(one)
+            for one, before in zip(videos, kept, strict=True)
+            if before is None
+        ]
         fresh = iter(self.models.caption(missing, self.decoding, on_step) if missing else ())
         captioned = []
         for one, entry, before in zip(videos, entries, kept, strict=True):
             made = before or next(fresh)
             if entry is not None and before is None:
                 cache.write(entry, made.to_json())
-            captioned.append(self._shown(made, one.video))
+            captioned.append(self._shown(made, one.video, force=force))
         return captioned
 
     def _entry(self, video: Path, speech: Transcript) -> Path | None:
         """Where the answer is kept; nowhere if the model or its datastore may change."""
-        if self._fingerprint is None:
+        name = self._key(frames=self._uses_frames(speech))
+        if name is None:
             return None
         said = json.dumps([[s.start, s.end, s.text] for s in speech.sentences])
-        key = cache.key(self._key, cache.fingerprint(video), said, speech.provenance)
+        key = cache.key(name, cache.fingerprint(video), said, speech.provenance)
         return self._place("captions") / f"{key}.json"
 
-    def _shown(self, captioned: Captioned, video: Path) -> Captioned:
-        """An answer for this very file; without events where the model should not speak."""
+    def _shown(self, captioned: Captioned, video: Path, *, force: bool) -> Captioned:
+        """An answer for this very file; without events, but with a reason, where there is none."""
         events, known = captioned.events, captioned.provenance
         if len(captioned.frame_times) == 1:
             events = _of_one_picture(captioned)
-        if "unfamiliar" in known and self.options.force:
-            known = {**known, "forced": "yes"}
-        elif "unfamiliar" in known:
+        reason = self._why_not(captioned)
+        if reason and force:
+            known, reason = {**known, "forced": reason}, ""
+        elif reason:
             events = ()
-        return replace(captioned, video=printable_name(video), events=events, provenance=known)
+        return replace(
+            captioned,
+            video=printable_name(video),
+            events=events,
+            provenance=known,
+            reason=reason,
+        )
+
+    def _why_not(self, captioned: Captioned) -> str:
+        """Why a video should not be captioned; empty where it should.
+
+        Only a model with a caption writer has a calibrated confidence; others show what they find.
+        """
+        speech = captioned.provenance.get("speech", "")
+        silent = "" if captioned.sentences else f" without speech ({speech.removeprefix('none: ')})"
+        if "unfamiliar" in captioned.provenance:
+            what = "what is said" if captioned.sentences else "what is seen"
+            return (
+                f"out of domain{silent}: {what} is unlike the videos that the model was trained "
+                "on; --force captions it anyway"
+            )
+        if not captioned.events:
+            return f"no event was found{silent}"
+        sure = [event.confidence for event in captioned.events if event.confidence is not None]
+        if self.config.writer is not None and sure and statistics.median(sure) < GUESS:
+            return (
+                f"low confidence{silent}: {statistics.median(sure):.0%}, the captions would be "
+                "guesses; --force shows them"
+            )
+        return ""
 
     def _place(self, kind: str) -> Path:
         return (self.options.cache or cache.cache_folder()) / kind
 
 
 def load(
-    model: str | Path = EMBEDDED, *, device: str = "auto", options: Options | None = None
+    model: str | Path = EMBEDDED,
+    *,
+    device: str = "auto",
+    force: bool = False,
+    options: Options | None = None,
 ) -> Captioner:
-    """The model of a folder or of the hub, or the embedded one, ready to caption."""
-    captioner = Captioner(model, replace(options or Options(), device=device))
+    """The model of a folder or of the hub, or the embedded one, ready to caption.
+
+    `force` shows events also for videos that are out of domain or that the model is unsure about.
+    """
+    options = options or Options()
+    captioner = Captioner(model, replace(options, device=device, force=force or options.force))
     captioner.loaded, captioner.encoder  # noqa: B018  a wrong name is said now, not at the first video
     return captioner
 

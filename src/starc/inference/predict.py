@@ -1,9 +1,12 @@
-"""The one road of inference: videos in, events, saliency and segments out.
+"""Inference: videos in, events, saliency and segments out.
 
-Captioning, validation, evaluation and analysis all come through `predict`; what differs between
-them is only where features and speech are from. A video is cut as the model's `windowing` says,
-its windows are encoded one by one and decoded together, and what they say is joined into one
-account (long_videos.py).
+Captioning, validation, evaluation and analysis all call `predict`; they differ only in where
+features and speech come from. A video is cut as the model's `windowing` says, its windows are
+encoded one by one and decoded together, and their events are merged (long_videos.py).
+
+A model with a caption writer and a span head makes the events of a video with speech from the
+speech alone. Its encoder then runs only if the caller asks for the `lanes`: segments and retrieved
+captions that are shown beside the events and have no part in them.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ class VideoInputs:
     sentences: tuple[Sentence, ...] = ()
     given: tuple[tuple[float, float], ...] | None = None
     """Start and end of the events to describe; None: the model finds them itself."""
+    has_pictures: bool = True
+    """Whether the features come from frames; those of a sound file do not."""
 
 
 class WindowPrediction(NamedTuple):
@@ -147,18 +152,31 @@ def predict(
     videos: Sequence[VideoInputs],
     *,
     search: BeamSearch | None = None,
+    lanes: bool = True,
     on_step: Callable[[], None] = lambda: None,
 ) -> list[Prediction]:
     """What the model says of each video; without `search` it decodes as its folder says.
 
-    Either all videos have given events or none. `on_step` is called between windows and between
-    captions; what it raises ends the work.
+    Either all videos have given events or none. Without `lanes`, segments and retrieved captions
+    that have no part in the events are not computed. `on_step` is called between windows and
+    between captions; what it raises ends the work.
     """
     if loaded.tokenizer is None:
         raise CheckpointError(f"{loaded.folder}: no tokenizer.json; copy the model's own")
     collate = Collator(loaded.config, loaded.tokenizer)
     videos = [_heard(loaded, video) for video in videos]
-    cut = [split(loaded, video) for video in videos]
+    writer = loaded.writer
+    by_writer = [
+        writer is not None
+        and bool(video.sentences)
+        and (writer.head is not None or video.given is not None)
+        for video in videos
+    ]
+    encoded_by_model = [lanes or not each for each in by_writer]
+    cut = [
+        split(loaded, video) if needed else _uncut(video)
+        for video, needed in zip(videos, encoded_by_model, strict=True)
+    ]
     owner = [n for n, video in enumerate(cut) for _ in video.examples]
     examples = [example for video in cut for example in video.examples]
     spans = [span for video in cut for span in video.spans]
@@ -168,13 +186,6 @@ def predict(
         for example in examples
     ]
     order = sorted(range(len(examples)), key=lengths.__getitem__)
-    writer = loaded.writer
-    by_writer = [
-        writer is not None
-        and bool(video.sentences)
-        and (writer.head is not None or video.given is not None)
-        for video in videos
-    ]
     shares = [share for video in cut for share in video.given or ()]
     windows: dict[int, WindowPrediction] = {}
     model, search = loaded.model, search or loaded.config.decoding
@@ -204,45 +215,80 @@ def predict(
     finally:
         model.train(training)
     in_order = iter(windows[n] for n in range(len(examples)))
-    joined = [_joined(video, list(islice(in_order, len(video.examples)))) for video in cut]
+    joined = [
+        _with_sources(_merged(one, list(islice(in_order, len(one.examples)))), loaded, video)
+        for one, video in zip(cut, videos, strict=True)
+    ]
     if writer is None:
         return joined
     joined = [
-        _timed(writer, video, one) if timed else one
+        _with_spans(writer, video, one) if timed else one
         for video, one, timed in zip(videos, joined, by_writer, strict=True)
     ]
     captions = write_captions(loaded, writer, videos, joined, on_step)
     return [
-        _captioned(writer, one, written) if written else one
+        _captioned(loaded, writer, one, written) if written else one
         for one, written in zip(joined, captions, strict=True)
     ]
 
 
-def _timed(writer: CaptionWriter, video: VideoInputs, prediction: Prediction) -> Prediction:
+def _uncut(video: VideoInputs) -> VideoWindows:
+    """A video of which no window is encoded."""
+    return VideoWindows([], [], FramePlan([], []), video.times, video.features_TD, None)
+
+
+def _with_sources(prediction: Prediction, loaded: Loaded, video: VideoInputs) -> Prediction:
+    """The prediction whose events, if it has any, say what the decoder made them from."""
+    sources = []
+    if video.sentences:
+        sources.append("speech")
+    if video.has_pictures and loaded.config.inputs.video:
+        sources.append("pictures")
+    if loaded.config.retrieval is not None and loaded.store is not None and len(loaded.store):
+        sources.append("datastore")
+    times = ("person",) if video.given is not None else tuple(sources)
+    events = [
+        replace(event, times_from=times, words_from=tuple(sources)) for event in prediction.events
+    ]
+    return replace(prediction, events=tuple(events))
+
+
+def _with_spans(writer: CaptionWriter, video: VideoInputs, prediction: Prediction) -> Prediction:
     """The prediction with the given events, or with those of the span head, still to be captioned.
 
-    Its saliency is how likely the span head finds something to happen.
+    Its saliency is the span head's probability that something happens.
     """
     if writer.head is not None:
         spans, inside_T, seconds = writer.timing(video.sentences, video.duration)
         last = len(inside_T) - 1
         prediction = replace(
             prediction,
-            events=tuple(Event(span.start, span.end, "", span.confidence) for span in spans),
+            events=tuple(
+                Event(span.start, span.end, "", span.confidence, times_from=("speech",))
+                for span in spans
+            ),
             saliency=tuple(
                 float(inside_T[min(last, int(time // seconds))]) for time in prediction.frame_times
             ),
         )
     if video.given is None:
         return prediction
-    return replace(prediction, events=tuple(Event(*span, "") for span in sorted(video.given)))
+    events = [Event(*span, "", times_from=("person",)) for span in sorted(video.given)]
+    return replace(prediction, events=tuple(events))
 
 
 def _captioned(
-    writer: CaptionWriter, prediction: Prediction, captions: Sequence[Caption]
+    loaded: Loaded, writer: CaptionWriter, prediction: Prediction, captions: Sequence[Caption]
 ) -> Prediction:
+    retrieves = _retrieves(loaded, writer.settings.retrieved)
+    sources = ("speech", "pictures", "datastore") if retrieves else ("speech",)
     events = [
-        replace(event, caption=one.text, confidence=writer.confidence(event.confidence, one))
+        replace(
+            event,
+            caption=one.text,
+            confidence=writer.confidence(event.confidence, one),
+            words_from=sources,
+        )
         for event, one in zip(prediction.events, captions, strict=True)
     ]
     return replace(prediction, events=tuple(mark_repeated(events)))
@@ -271,9 +317,16 @@ def write_captions(
     return captions
 
 
+def _retrieves(loaded: Loaded, most: int) -> bool:
+    """Whether a caption writer that reads `most` retrieved captions gets any."""
+    return bool(
+        most and loaded.store is not None and len(loaded.store) and loaded.config.inputs.video
+    )
+
+
 def _retrieved(loaded: Loaded, most: int, prediction: Prediction) -> list[list[str]]:
     """The captions of the datastore nearest to the frames of each event."""
-    if loaded.store is None or not len(loaded.store) or not most or not loaded.config.inputs.video:
+    if loaded.store is None or not _retrieves(loaded, most):
         return []
     time_T = torch.tensor(prediction.frame_times)
     query_SD = torch.stack(
@@ -325,7 +378,9 @@ def _window(
     return WindowPrediction(*span, events, scores, segments, frames)
 
 
-def _joined(video: VideoWindows, windows: Sequence[WindowPrediction]) -> Prediction:
+def _merged(video: VideoWindows, windows: Sequence[WindowPrediction]) -> Prediction:
+    if not windows:
+        return Prediction((), video.times, video.features_TD, (), (), ())
     ranges, events = video.plan.windows, windows[0].events
     if video.given is not None:
         events = [event for one in windows for event in one.events]

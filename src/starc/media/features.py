@@ -68,6 +68,28 @@ class FrameFeatures:
     """Encoder, sampling rule and version that made them."""
 
 
+def count_frames(video: Path, *, limits: MediaLimits | None = None) -> FrameFeatures:
+    """The frames of a video at 1 FPS without looking at them: times and no features, [T, 0]."""
+    with open_video(video, limits) as opened:
+        count, stated = opened.count(FPS), opened.info.duration
+    return FrameFeatures(
+        torch.zeros(count, 0),
+        torch.arange(count, dtype=torch.float64) / FPS,
+        duration=_duration(stated, count),
+        frames=count,
+        provenance={"frames": "not used"},
+    )
+
+
+def _duration(stated: float, frames: int) -> float:
+    """Seconds as stated, unless the pictures tell otherwise.
+
+    A download that broke off states its whole length; times would be stretched over it.
+    """
+    shown = frames / FPS
+    return stated if abs(stated - shown) <= 1.5 / FPS else shown
+
+
 def extract(
     video: Path,
     encoder: ImageEncoder,
@@ -104,12 +126,10 @@ def extract(
         features_TD = encoder.encode(watched()).detach().float().cpu()
         features_TD = features_TD.repeat_interleave(torch.tensor(repeats, dtype=torch.long), dim=0)
     count = count if choose else len(times)
-    # A download that broke off states its whole length; times would be stretched over it.
-    shown = count / FPS
     return FrameFeatures(
         features_TD,
         torch.tensor(times, dtype=torch.float64),
-        duration=stated if abs(stated - shown) <= 1.5 / FPS else shown,
+        duration=_duration(stated, count),
         frames=count,
         provenance={
             "encoder": encoder.name,
