@@ -1,149 +1,166 @@
-"""The settings of PDVC and its children: sizes off the weights, the rest from published options."""
+"""Settings of the set prediction methods: frozen dataclasses as in starc.config; no torch here.
+
+Defaults are the published YouCook2 settings of PDVC with LSTM-DSA (cfgs/yc2_tsn_pdvc.yml). Presets
+are functions: `pdvc`, `pdvc_light`, `cm2`; `starc.config.override` changes a setting by name.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
+from starc.config import suggest, training_only
+from starc.errors import ConfigError
 
-from starc.errors import CheckpointError
-from starc.methods.deformable import Padding
-from starc.methods.matching import Costs
+Padding = Literal["border", "zeros"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatchingConfig:
+    """Weights of the matching cost."""
+
+    classes: float = 2.0
+    boxes: float = 0.0
+    giou: float = 4.0
+    alpha: float = 0.25
+    gamma: float = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetLossConfig:
+    """Weights and parameters of the losses; every decoder layer has the same weights."""
+
+    classes: float = 2.0
+    """cls_loss_coef."""
+    boxes: float = 0.0
+    """bbox_loss_coef."""
+    giou: float = 4.0
+    """giou_loss_coef."""
+    counter: float = 0.5
+    """count_loss_coef."""
+    captions: float = 2.0
+    """caption_loss_coef."""
+    focal_alpha: float = 0.25
+    focal_gamma: float = 2.0
+    gaussian: bool = True
+    """Counts close to the right one weigh less (lloss_gau_mask)."""
+    beta: float = 1.0
+    """Exponent of that weight (lloss_beta)."""
+
+    def weight(self, name: str) -> float:
+        """Weight of a published loss name, 0 if it is only logged."""
+        return {
+            "loss_ce": self.classes,
+            "loss_bbox": self.boxes,
+            "loss_giou": self.giou,
+            "loss_counter": self.counter,
+            "loss_caption": self.captions,
+        }.get(name.rstrip("0123456789").removesuffix("_"), 0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextConfig:
+    """CM²: text retrieved from a memory bank, attended to by the event queries."""
+
+    width: int = 768
+    """Of the text embeddings; frame features must have the same width."""
+    windows: int = 50
+    """Windows of equal length, each with its own search (window_size)."""
+    captions: int = 80
+    """Captions averaged for a window (soft_k)."""
+    first: bool = False
+    """Attend to text before the frames instead of after them (text_crossAttn_loc)."""
+    dropout: float = training_only(0.5)
+    """In the projection of the text embeddings."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PdvcConfig:
-    """The sizes are in the weights; what leaves no trace there is in the published options."""
+    """A PDVC or CM² model."""
 
-    features: int
-    width: int
-    feed_forward: int
-    levels: int
-    encoder_layers: int
-    decoder_layers: int
-    heads: int
-    encoder_points: int
-    decoder_points: int
-    queries: int
-    classes: int
-    most_events: int
-    vocabulary: int
-    words: int
-    rnn: int
-    rnn_layers: int
-    captioner: Literal["standard", "light"]
-    caption_attention: int = 0
+    features: int = 3072
+    """Width of the frame features."""
+    frames: int | None = 200
+    """Features are resampled to this many, nearest; None: not resampled."""
+    width: int = 512
+    feed_forward: int = 512
+    heads: int = 8
+    levels: int = 4
+    """Of the feature pyramid; each has half as many positions as the one before."""
+    encoder_layers: int = 2
+    decoder_layers: int = 2
+    encoder_points: int = 4
+    decoder_points: int = 4
+    queries: int = 100
+    classes: int = 1
+    max_events: int = 20
+    """Largest count of the event counter (max_eseq_length)."""
+    refine: bool = True
+    """Each decoder layer refines the boxes of the previous one (with_box_refine)."""
+    captioner: Literal["standard", "light"] = "standard"
+    """LSTM with deformable soft attention (DSA), or on the query alone."""
+    vocabulary: int = 1607
+    """Words; id 0 is start, end and padding."""
+    word_width: int = 512
+    rnn_width: int = 512
+    rnn_layers: int = 1
+    caption_attention: int = 512
+    """Width of the additive attention of DSA (att_hid_size)."""
     caption_heads: int = 1
     caption_levels: int = 4
     caption_points: int = 4
     shared_captioner: bool = True
-    refine: bool = True
-    longest_caption: int = 30
-    frames: int | None = None
-    """Features are resampled to this many; None: they are taken as they are."""
-    sentence_weight: float = 0.3
-    """Of the sentence's score beside the event's when events are ranked (ec_alpha)."""
-    dropout: float = 0.1
-    caption_dropout: float = 0.5
-    costs: Costs = field(default_factory=Costs)
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """Of the losses, by published name."""
+    """All decoder layers share one captioning head."""
+    caption_words: int = 30
+    """Longest caption in greedy decoding (max_caption_len)."""
+    sentence_weight: float = 1.0
+    """Weight of the sentence score in ranking (ec_alpha)."""
     padding: Padding = "zeros"
-    """Sampling beyond the ends in encoder and decoder; the captioner's is always "border"."""
+    """Sampling outside the video in encoder and decoder: "zeros" as the published CUDA operator,
+    "border" as its CPU fallback; the captioner always uses "border"."""
+    text: TextConfig | None = None
+    """CM²; None: PDVC."""
+    dropout: float = training_only(0.1)
+    caption_dropout: float = training_only(0.5)
+    matching: MatchingConfig = field(default_factory=MatchingConfig, metadata={"training": True})
+    loss: SetLossConfig = field(default_factory=SetLossConfig, metadata={"training": True})
+
+    def __post_init__(self) -> None:
+        if self.width % (2 * self.heads) or self.width % 32:
+            raise ValueError(f"width must be a multiple of 32 and 2 heads, got {self.width = }")
+        if self.captioner == "standard" and self.rnn_width != self.width:
+            raise ValueError(
+                f"the standard captioner needs rnn_width = width, got {self.rnn_width = }"
+            )
+        if self.text is not None and self.text.width != self.features:
+            raise ValueError(
+                f"retrieval needs text.width = features, got {self.text.width}, {self.features}"
+            )
 
 
-def read_config(
-    state: Mapping[str, Tensor], options: Mapping[str, Any], padding: Padding = "zeros"
-) -> PdvcConfig:
-    """Sizes off the weights, the rest from published options (of opts.py or a .yml of cfgs/)."""
+def pdvc() -> PdvcConfig:
+    """PDVC with LSTM-DSA on YouCook2 (cfgs/yc2_tsn_pdvc.yml)."""
+    return PdvcConfig()
 
-    def shape(name: str) -> torch.Size:
-        if name not in state:
-            raise CheckpointError(f"{name}: missing; is this a PDVC checkpoint?")
-        return state[name].shape
 
-    def count(pattern: str) -> int:
-        found = [int(match[1]) for name in state if (match := re.match(pattern, name))]
-        return max(found, default=-1) + 1
+def pdvc_light() -> PdvcConfig:
+    """PDVC with the light captioner on YouCook2 (cfgs/yc2_tsn_pdvcl.yml)."""
+    return PdvcConfig(captioner="light", sentence_weight=0.3)
 
-    def points(module: str, levels: int, heads: int) -> int:
-        return shape(f"{module}.sampling_offsets.weight")[0] // (levels * heads)
 
-    def weight(name: str, default: float) -> float:
-        return float(options.get(name, default))
+def cm2() -> PdvcConfig:
+    """CM² on YouCook2 (cfgs/yc2_clip_cm2.yml, train_yc2.sh); CLIP features are not resampled."""
+    return PdvcConfig(features=768, frames=None, text=TextConfig())
 
-    levels, width = shape("transformer.level_embed")
-    heads = int(options.get("nheads", 8))
-    head, core = "caption_head.0.", "caption_head.0.core."
-    encoder, decoder = "transformer.encoder.layers.", "transformer.decoder.layers."
-    encoder_layers = count(re.escape(encoder) + r"(\d+)\.")
-    deformable = core + "ctx2att.weight" in state
-    caption_heads = width // shape(core + "ctx2att.weight")[1] if deformable else 1
-    caption_levels = int(options.get("cap_num_feature_levels", levels))
-    decoder_layers = count(re.escape(decoder) + r"(\d+)\.")
-    same = all(
-        torch.equal(state[name], state[name.replace(head, f"caption_head.{layer}.", 1)])
-        for name in state
-        if name.startswith(head)
-        for layer in range(1, decoder_layers)
-        if name.replace(head, f"caption_head.{layer}.", 1) in state
-    )
-    layer_weights = {
-        "loss_ce": weight("cls_loss_coef", 2),
-        "loss_bbox": weight("bbox_loss_coef", 0),
-        "loss_giou": weight("giou_loss_coef", 4),
-        "loss_counter": weight("count_loss_coef", 0.5),
-        "loss_caption": weight("caption_loss_coef", 2),
-    }
-    suffixes = ["", *(f"_{layer}" for layer in range(decoder_layers - 1))]
-    return PdvcConfig(
-        features=shape("base_encoder.input_proj.0.0.weight")[1],
-        width=width,
-        feed_forward=shape(decoder + "0.linear1.weight")[0],
-        levels=levels,
-        encoder_layers=encoder_layers,
-        decoder_layers=decoder_layers,
-        heads=heads,
-        encoder_points=points(encoder + "0.self_attn", levels, heads) if encoder_layers else 0,
-        decoder_points=points(decoder + "0.cross_attn", levels, heads),
-        queries=shape("query_embed.weight")[0],
-        classes=shape("class_head.0.weight")[0],
-        most_events=shape("count_head.0.weight")[0] - 1,
-        vocabulary=shape(head + "embed.weight")[0] - 1,
-        words=shape(head + "embed.weight")[1],
-        rnn=shape(head + "logit.weight")[1],
-        rnn_layers=count(re.escape(core) + r"rnn\.weight_ih_l(\d+)"),
-        captioner="standard" if deformable else "light",
-        caption_attention=shape(core + "ctx2att.weight")[0] if deformable else 0,
-        caption_heads=caption_heads,
-        caption_levels=caption_levels,
-        caption_points=points(core + "deformable_att", caption_levels, caption_heads)
-        if deformable
-        else 0,
-        shared_captioner=bool(options.get("share_caption_head", same)),
-        refine="transformer.decoder.bbox_head.0.layers.0.weight" in state,
-        longest_caption=int(options.get("max_caption_len", 30)),
-        frames=int(options.get("frame_embedding_num", 100))
-        if options.get("data_rescale", 1)
-        else None,
-        sentence_weight=weight("ec_alpha", 1.0 if deformable else 0.3),
-        dropout=weight("transformer_dropout_prob", 0.1),
-        caption_dropout=weight("drop_prob", 0.5),
-        costs=Costs(
-            classes=weight("set_cost_class", 2),
-            boxes=weight("set_cost_bbox", 0),
-            giou=weight("set_cost_giou", 4),
-            alpha=weight("cost_alpha", 0.25),
-            gamma=weight("cost_gamma", 2),
-            focal_alpha=weight("focal_alpha", 0.25),
-            focal_gamma=weight("focal_gamma", 2),
-            gaussian=bool(options.get("lloss_gau_mask", 1)),
-            beta=weight("lloss_beta", 1),
-        ),
-        weights={k + suffix: v for suffix in suffixes for k, v in layer_weights.items()},
-        padding=padding,
-    )
+
+METHODS = {preset.__name__: preset for preset in (pdvc, pdvc_light, cm2)}
+
+
+def preset(name: str, **changes: Any) -> PdvcConfig:
+    """The settings of a method by name, with changes."""
+    if name not in METHODS:
+        raise ConfigError(f"method {name!r}: unknown; {suggest(name, METHODS)}")
+    try:
+        return replace(METHODS[name](), **changes)
+    except ValueError as error:
+        raise ConfigError(f"method {name!r}: {error}") from None

@@ -1,8 +1,8 @@
 """The captioning heads of PDVC: an LSTM that writes one sentence for each event query.
 
-The light one sees the query only. The one with deformable soft attention (DSA) also reads the
-encoded frames, at points that it chooses anew before every word, and weighs them by additive
-attention. Word 0 is the start, the end and the padding; the others are numbered from 1.
+The light head is conditioned on the query only. The head with deformable soft attention (LSTM-DSA)
+also samples the encoded frames before every word and weights the samples by additive attention.
+Word id 0 is start, end and padding; words have ids from 1.
 
 Shapes: B videos, Q queries, A = B·Q sentences, D width, V words and 0, S steps, N points of a head.
 """
@@ -21,7 +21,7 @@ State = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the sentences of some queries are written from."""
+    """Inputs of a captioning head."""
 
     query_BQD: Tensor
     reference_BQR: Tensor
@@ -29,14 +29,8 @@ class Context:
 
     def of(self, video: int, query: Tensor) -> Context:
         """Some queries of one video."""
-        one, memory = slice(video, video + 1), self.memory
-        return Context(
-            self.query_BQD[one, query],
-            self.reference_BQR[one, query],
-            Pyramid(
-                memory.value_BMD[one], memory.padding_BM[one], memory.sizes, memory.valid_BL[one]
-            ),
-        )
+        query_BQD, reference_BQR = self.query_BQD[video, query], self.reference_BQR[video, query]
+        return Context(query_BQD[None], reference_BQR[None], self.memory.video(video))
 
 
 class LightCore(nn.Module):
@@ -47,7 +41,7 @@ class LightCore(nn.Module):
         self.rnn = lstm(words + width, rnn, layers, dropout)
 
     def prepare(self, context: Context) -> tuple[Tensor, ...]:
-        # The published mean over one clip: the query, divided by 1 + 1e-5.
+        # The published code averages over one clip and divides by 1 + 1e-5.
         return (context.query_BQD.flatten(0, 1) / (1 + 1e-5),)
 
     def forward(self, word_AD: Tensor, state: State, query_AD: Tensor) -> tuple[Tensor, State]:
@@ -56,7 +50,7 @@ class LightCore(nn.Module):
 
 
 class DeformableCore(nn.Module):
-    """An LSTM over words, the query and what it reads from the frames (LSTM-DSA)."""
+    """An LSTM over words, the query and attended frames (LSTM-DSA)."""
 
     def __init__(
         self,
@@ -72,7 +66,7 @@ class DeformableCore(nn.Module):
         heads, self.levels, _ = attention.shape
         self.rnn = lstm(words + 2 * width, rnn, layers, dropout)
         self.deformable_att = attention
-        """Its attention_weights and output_proj are in published files and never used."""
+        """attention_weights and output_proj are in published files but never used."""
         self.ctx2att = nn.Linear(width // heads, attention_width)
         self.h2att = nn.Linear(rnn, attention_width)
         self.alpha_net = nn.Linear(attention_width, 1)
@@ -92,15 +86,14 @@ class DeformableCore(nn.Module):
         sizes: tuple[int, ...],
     ) -> tuple[Tensor, State]:
         hidden_BQD = state[0][-1].unflatten(0, query_BQD.shape[:2])
-        asking = torch.cat((hidden_BQD, query_BQD), dim=-1)
-        clip_BQHNE = self.deformable_att.read(asking, reference_BQLR, value_BMHE, sizes).flatten(
-            3, 4
-        )
-        told = self.ctx2att(clip_BQHNE) + self.h2att(hidden_BQD)[:, :, None, None]
-        weight_BQHN1 = self.alpha_net(told.tanh()).softmax(dim=3)
-        read_BQD = (weight_BQHN1 * clip_BQHNE).sum(3).flatten(2)
-        seen_AD = torch.cat((read_BQD, query_BQD), dim=-1).flatten(0, 1)
-        output, state = self.rnn(torch.cat((word_AD, seen_AD), dim=1)[None], state)
+        both_BQD = torch.cat((hidden_BQD, query_BQD), dim=-1)
+        clip = self.deformable_att.sample(both_BQD, reference_BQLR, value_BMHE, sizes)
+        clip_BQHNE = clip.flatten(3, 4)
+        energy = self.ctx2att(clip_BQHNE) + self.h2att(hidden_BQD)[:, :, None, None]
+        weight_BQHN1 = self.alpha_net(energy.tanh()).softmax(dim=3)
+        attended_BQD = (weight_BQHN1 * clip_BQHNE).sum(3).flatten(2)
+        visual_AD = torch.cat((attended_BQD, query_BQD), dim=-1).flatten(0, 1)
+        output, state = self.rnn(torch.cat((word_AD, visual_AD), dim=1)[None], state)
         return output[0], state
 
 
@@ -132,56 +125,56 @@ class Captioner(nn.Module):
         """Log-probabilities of the next word, [A, V]."""
         if state is None:
             rnn = self.core.rnn
-            nothing = self.embed.weight.new_zeros(rnn.num_layers, len(word_A), rnn.hidden_size)
-            state = (nothing, nothing)
+            zeros = self.embed.weight.new_zeros(rnn.num_layers, len(word_A), rnn.hidden_size)
+            state = (zeros, zeros)
         output_AD, state = self.core(self.embed(word_A), state, *prepared)
         return self.logit(self.dropout(output_AD)).log_softmax(dim=1), state
 
     def forward(self, context: Context, word_AS: Tensor) -> Tensor:
-        """Log-probabilities after each word of given sentences, up to the longest's end."""
-        state, prepared, told = None, self.core.prepare(context), []
+        """Log-probabilities after each word of given sentences (teacher forcing), [A, S, V]."""
+        state, prepared, steps = None, self.core.prepare(context), []
         for index in range(word_AS.shape[1] - 1):
             if index and not word_AS[:, index].any():
                 break
             log_AV, state = self.step(word_AS[:, index], state, prepared)
-            told.append(log_AV)
-        return torch.stack(told, dim=1)
+            steps.append(log_AV)
+        return torch.stack(steps, dim=1)
 
     @torch.no_grad()
-    def write(self, context: Context, longest: int) -> tuple[Tensor, Tensor]:
-        """The likeliest word after the other: words [B, Q, S], 0 after the end, and their log-
-        probabilities, which go on after the end. S is 0 if no sentence has a word.
+    def greedy(self, context: Context, longest: int) -> tuple[Tensor, Tensor]:
+        """Greedy decoding: words [B, Q, S], 0 after the end, and their log-probabilities.
 
-        A finished sentence is fed what it says next, not 0, until the last one is finished.
+        As published, a finished sentence keeps feeding its own arg-max until all are finished, and
+        log-probabilities are not masked after the end. S is 0 if no sentence has a word.
         """
         shape, prepared = context.query_BQD.shape[:2], self.core.prepare(context)
         word_A = context.query_BQD.new_zeros(shape.numel(), dtype=torch.long)
-        going_A = torch.ones_like(word_A, dtype=torch.bool)
+        active_A = torch.ones_like(word_A, dtype=torch.bool)
         state: State | None = None
-        words, told = [], []
+        words, logs = [], []
         for _ in range(longest):
             log_AV, state = self.step(word_A, state, prepared)
             log_A, word_A = log_AV.max(dim=1)
-            going_A = going_A & (word_A > 0)
-            if not going_A.any():
+            active_A = active_A & (word_A > 0)
+            if not active_A.any():
                 break
-            words.append(word_A * going_A)
-            told.append(log_A)
+            words.append(word_A * active_A)
+            logs.append(log_A)
         if not words:
             empty = word_A.new_zeros(*shape, 0)
             return empty, empty.float()
         return (
             torch.stack(words, dim=1).unflatten(0, shape),
-            torch.stack(told, dim=1).unflatten(0, shape),
+            torch.stack(logs, dim=1).unflatten(0, shape),
         )
 
 
-def sentence_loss(log_ASV: Tensor, word_AS: Tensor, counts_AS: Tensor) -> Tensor:
-    """Per sentence, the mean negative log-probability of its words and its end.
+def sentence_loss(log_ASV: Tensor, word_AS: Tensor, mask_AS: Tensor) -> Tensor:
+    """Mean negative log-probability of the words and the end of each sentence, [A].
 
-    `word_AS` and `counts_AS` (True on the start, the words and one end) begin with the start.
+    `word_AS` and `mask_AS` (True on start, words and one end) include the start.
     """
-    wanted, counts = word_AS[:, 1:], counts_AS[:, 1:].float()
+    target, mask = word_AS[:, 1:], mask_AS[:, 1:].float()
     steps = log_ASV.shape[1]
-    log_AS = log_ASV.gather(2, wanted[:, :steps, None])[..., 0]
-    return -(log_AS * counts[:, :steps]).sum(1) / (counts.sum(1) + 1e-6)
+    log_AS = log_ASV.gather(2, target[:, :steps, None])[..., 0]
+    return -(log_AS * mask[:, :steps]).sum(1) / (mask.sum(1) + 1e-6)
