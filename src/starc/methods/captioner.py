@@ -88,7 +88,7 @@ class DeformableCore(nn.Module):
         hidden_BQD = state[0][-1].unflatten(0, query_BQD.shape[:2])
         both_BQD = torch.cat((hidden_BQD, query_BQD), dim=-1)
         clip = self.deformable_att.sample(both_BQD, reference_BQLR, value_BMHE, sizes)
-        clip_BQHNE = clip.flatten(3, 4)
+        clip_BQHNE = clip.permute(0, 3, 1, 4, 2)
         energy = self.ctx2att(clip_BQHNE) + self.h2att(hidden_BQD)[:, :, None, None]
         weight_BQHN1 = self.alpha_net(energy.tanh()).softmax(dim=3)
         attended_BQD = (weight_BQHN1 * clip_BQHNE).sum(3).flatten(2)

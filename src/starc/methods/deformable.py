@@ -54,17 +54,16 @@ class Pyramid:
 def sample(
     value_BMHE: Tensor, sizes: tuple[int, ...], at_BQHLP: Tensor, padding: Padding
 ) -> Tensor:
-    """Values interpolated at normalised locations, [B, Q, H, L, P, E]."""
-    videos, _, heads, _ = value_BMHE.shape
+    """Values interpolated at normalised locations, [B, H, E, Q, L·P]."""
     sampled = []
     for level, value_BTHE in enumerate(value_BMHE.split(sizes, dim=1)):
         # As images one pixel high, [B·H, E, 1, T], sampled at a grid [B·H, Q, P, 2].
         image = value_BTHE.permute(0, 2, 3, 1).flatten(0, 1).unsqueeze(2)
         x = at_BQHLP[:, :, :, level].transpose(1, 2).flatten(0, 1) * 2 - 1
         grid = torch.stack((x, torch.zeros_like(x)), dim=-1)
-        output = F.grid_sample(image, grid, padding_mode=padding, align_corners=False)
-        sampled.append(output.unflatten(0, (videos, heads)).permute(0, 3, 1, 4, 2))
-    return torch.stack(sampled, dim=3)
+        sampled.append(F.grid_sample(image, grid, padding_mode=padding, align_corners=False))
+    videos, heads = at_BQHLP.shape[0], at_BQHLP.shape[2]
+    return torch.stack(sampled, dim=-2).flatten(-2).unflatten(0, (videos, heads))
 
 
 class DeformableAttention(nn.Module):
@@ -114,7 +113,7 @@ class DeformableAttention(nn.Module):
     def sample(
         self, query_BQD: Tensor, reference_BQLR: Tensor, value_BMHE: Tensor, sizes: tuple[int, ...]
     ) -> Tensor:
-        """Values at the sampling points of each query, [B, Q, H, L, P, E]."""
+        """Values at the sampling points of each query, [B, H, E, Q, L·P]."""
         offset_BQHLP = self.sampling_offsets(query_BQD).unflatten(-1, self.shape)
         reference = reference_BQLR[:, :, None, :, None]
         if reference.shape[-1] == 1:
@@ -126,8 +125,8 @@ class DeformableAttention(nn.Module):
     def forward(self, query_BQD: Tensor, reference_BQLR: Tensor, pyramid: Pyramid) -> Tensor:
         sampled = self.sample(query_BQD, reference_BQLR, self.values(pyramid), pyramid.sizes)
         weight = self.attention_weights(query_BQD).unflatten(-1, (self.shape[0], -1)).softmax(-1)
-        mixed_BQHE = (sampled.flatten(3, 4) * weight[..., None]).sum(3)
-        output: Tensor = self.output_proj(mixed_BQHE.flatten(2))
+        mixed_BHEQ = (sampled * weight.transpose(1, 2).unsqueeze(2)).sum(-1)
+        output: Tensor = self.output_proj(mixed_BHEQ.flatten(1, 2).mT)
         return output
 
 
@@ -165,7 +164,8 @@ class TextAttention(nn.Module):
             layer(source).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer, source in ((self.q, x_BQD), (self.k, text_BWD), (self.v, text_BWD))
         )
-        attended = F.scaled_dot_product_attention(query, key, value)
+        weight = (query @ key.mT * query.shape[-1] ** -0.5).softmax(dim=-1)
+        attended = weight @ value
         output: Tensor = self.proj(attended.transpose(1, 2).flatten(2))
         return output
 
@@ -205,9 +205,7 @@ class DecoderLayer(nn.Module):
         text_BWD: Tensor | None,
     ) -> Tensor:
         key = x_BQD + position_BQD
-        attended, _ = self.self_attn(
-            key, key, x_BQD, key_padding_mask=absent_BQ, need_weights=False
-        )
+        attended, _ = self.self_attn(key, key, x_BQD, key_padding_mask=absent_BQ)
         x_BQD = self.norm2(x_BQD + self.dropout(attended))
         if self.text_first:
             x_BQD = self._with_text(x_BQD, text_BWD)
