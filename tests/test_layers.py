@@ -17,8 +17,11 @@ ROOMS: dict[str, set[str]] = {
     "model": {"files", "media", "decoder", "retrieval"},
     "output": {"files", "media"},
     "inference": {"files", "media", "decoder", "retrieval", "model", "output"},
+    "methods": {"files"},
     "evaluation": {"files"},
-    "training": {"files", "media", "decoder", "retrieval", "model", "inference", "evaluation"},
+    "training": {
+        *("files", "media", "decoder", "retrieval", "model", "methods", "inference", "evaluation")
+    },
     "viewer": {"files", "media"},
 }
 ROOMS["cli"] = {*ROOMS}

@@ -32,7 +32,7 @@ def goldens(folder: Path, case: str, zeros: bool) -> tuple[Any, Any, Any]:
 def cm2_state(folder: Path) -> dict[str, Tensor]:
     """The CM² weights, as a published state dict: shared tensors under all their names."""
     names: dict[str, Any] = {"__file__": ""}
-    exec((folder / "golden_params.py").read_text("utf-8"), names)  # noqa: S102
+    exec((folder / "golden_params.py").read_text("utf-8"), names)
     seed = json.loads((folder / "CM2_config.json").read_text("utf-8"))["extra"]["seed"]
     checks = json.loads((folder / "CM2_param_checks.json").read_text("utf-8"))
     state = {}

@@ -283,13 +283,14 @@ def train(
 @recipes.callback()
 def list_recipes(context: typer.Context) -> None:
     """List recipes and ablations; `show NAME` prints all settings of a recipe."""
-    from starc.training.recipes import RECIPES
+    from starc.training.recipes import METHODS, RECIPES
     from starc.training.tables import ABLATIONS
 
     if context.invoked_subcommand is not None:
         return
     for title, entries in (
         ("Recipes (starc train)", {n: (made.__doc__ or "").strip() for n, made in RECIPES.items()}),
+        ("Other methods (starc train)", {n: made.__doc__ or "" for n, made in METHODS.items()}),
         ("Ablations (starc ablate)", {name: one.title for name, one in ABLATIONS.items()}),
     ):
         out.print(_table(title, [list(entry) for entry in entries.items()]))
@@ -304,19 +305,20 @@ def show_recipe(
     """Every setting of a recipe as --set names it, with value and meaning; or rows of a table."""
     from starc.config import suggest
     from starc.errors import ConfigError
-    from starc.training.recipes import RECIPES, apply_overrides, recipe, settings
+    from starc.training.recipes import METHODS, RECIPES, apply_overrides, settings
     from starc.training.tables import ABLATIONS
 
-    known = [*RECIPES, *ABLATIONS]
+    known = [*RECIPES, *METHODS, *ABLATIONS]
     if name not in known:
         raise ConfigError(f"{name!r}: unknown; {suggest(name, known)}")
     if name in ABLATIONS:
         rows = [[row.name, " ".join(row.overrides) or "as it is"] for row in ABLATIONS[name].rows]
         out.print(_table(ABLATIONS[name].title, rows))
         return
-    whole = apply_overrides(recipe(name), overrides or [])
+    made: Any = METHODS.get(name) or RECIPES[name]
+    whole = apply_overrides(made(), overrides or [])
     rows = [[one.name, one.value, one.meaning] for one in settings(whole)]
-    out.print(_table((RECIPES[name].__doc__ or "").strip(), rows))
+    out.print(_table((made.__doc__ or "").strip(), rows))
 
 
 def _table(title: str, rows: list[list[str]]) -> Table:

@@ -59,6 +59,7 @@ def load(
     as the released ones, "border" for weights trained on a CPU with the published code.
     """
     state: Mapping[str, Tensor]
+    found: Mapping[str, Any]
     if isinstance(source, Mapping):
         state, found, name = source, {}, "state dict"
     else:

@@ -85,7 +85,7 @@ class DeformableCore(nn.Module):
         value_BMHE: Tensor,
         sizes: tuple[int, ...],
     ) -> tuple[Tensor, State]:
-        hidden_BQD = state[0][-1].unflatten(0, query_BQD.shape[:2])
+        hidden_BQD = torch.unflatten(state[0][-1], 0, query_BQD.shape[:2])
         both_BQD = torch.cat((hidden_BQD, query_BQD), dim=-1)
         clip = self.deformable_att.sample(both_BQD, reference_BQLR, value_BMHE, sizes)
         clip_BQHNE = clip.permute(0, 3, 1, 4, 2)
@@ -164,8 +164,8 @@ class Captioner(nn.Module):
             empty = word_A.new_zeros(*shape, 0)
             return empty, empty.float()
         return (
-            torch.stack(words, dim=1).unflatten(0, shape),
-            torch.stack(logs, dim=1).unflatten(0, shape),
+            torch.unflatten(torch.stack(words, dim=1), 0, shape),
+            torch.unflatten(torch.stack(logs, dim=1), 0, shape),
         )
 
 

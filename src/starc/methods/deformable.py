@@ -56,14 +56,14 @@ def sample(
 ) -> Tensor:
     """Values interpolated at normalised locations, [B, H, E, Q, L·P]."""
     sampled = []
-    for level, value_BTHE in enumerate(value_BMHE.split(sizes, dim=1)):
+    for level, value_BTHE in enumerate(value_BMHE.split_with_sizes(sizes, dim=1)):
         # As images one pixel high, [B·H, E, 1, T], sampled at a grid [B·H, Q, P, 2].
         image = value_BTHE.permute(0, 2, 3, 1).flatten(0, 1).unsqueeze(2)
         x = at_BQHLP[:, :, :, level].transpose(1, 2).flatten(0, 1) * 2 - 1
         grid = torch.stack((x, torch.zeros_like(x)), dim=-1)
         sampled.append(F.grid_sample(image, grid, padding_mode=padding, align_corners=False))
     videos, heads = at_BQHLP.shape[0], at_BQHLP.shape[2]
-    return torch.stack(sampled, dim=-2).flatten(-2).unflatten(0, (videos, heads))
+    return torch.unflatten(torch.stack(sampled, dim=-2).flatten(-2), 0, (videos, heads))
 
 
 class DeformableAttention(nn.Module):
@@ -108,7 +108,7 @@ class DeformableAttention(nn.Module):
         """Projected values by head, [B, M, H, E]; zero on padding."""
         value_BMD: Tensor = self.value_proj(pyramid.value_BMD)
         value_BMD = value_BMD.masked_fill(pyramid.padding_BM[..., None], 0.0)
-        return value_BMD.unflatten(-1, (self.shape[0], -1))
+        return torch.unflatten(value_BMD, -1, (self.shape[0], -1))
 
     def sample(
         self, query_BQD: Tensor, reference_BQLR: Tensor, value_BMHE: Tensor, sizes: tuple[int, ...]

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from starc.methods.settings import MatchingConfig, SetLossConfig
 
-VIDEOS_WITH = (0, 0, 1936, 4125, 1891, 782, 510, 313, 185, 84, 66, 45, 22, 18, 6, 5)
-VIDEOS_WITH += (5, 2, 3, 4, 3, 0, 2, 0, 0, 0, 1, 1)
+VIDEOS_WITH = [0, 0, 1936, 4125, 1891, 782, 510, 313, 185, 84, 66, 45, 22, 18, 6, 5]
+VIDEOS_WITH += [5, 2, 3, 4, 3, 0, 2, 0, 0, 0, 1, 1]
 """Training videos of ActivityNet Captions with 0, 1, 2 ... events, out of VIDEOS."""
 VIDEOS = 10009
 SPREAD = 2.0
@@ -150,7 +150,7 @@ def losses(
     target_BQC = torch.zeros_like(output.logit_BQC)
     target_BQC[video, query, label_P] = 1.0
     self_iou = predicted_P2.new_zeros(())
-    for box_E2 in predicted_P2.split([len(queries) for queries, _ in pairs]):
+    for box_E2 in predicted_P2.split_with_sizes([len(queries) for queries, _ in pairs]):
         iou, _ = overlaps(spans(box_E2), spans(box_E2))
         self_iou = self_iou + iou.triu(1).sum() / (0.5 * len(box_E2) * (len(box_E2) - 1))
     _, giou = overlaps(spans(predicted_P2), spans(target_P2))

@@ -70,7 +70,7 @@ def joint_score(proposal: Proposal, sentence_weight: float) -> float:
 
     As published, an empty sentence scores 0, which is better than any other.
     """
-    sentence = proposal.sentence_score / (proposal.words**2.0 + 1e-5)
+    sentence = proposal.sentence_score / (float(proposal.words * proposal.words) + 1e-5)
     return sentence_weight * sentence + proposal.score
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,10 @@ class VideoBatch:
     proposed_BQ: Tensor | None = None
     """True where there is such a box."""
 
+    def to(self, device: torch.device | str) -> VideoBatch:
+        held = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        return replace(self, **{k: v.to(device) for k, v in held.items() if v is not None})
+
 
 @dataclass(frozen=True, slots=True)
 class Annotated:
@@ -62,6 +66,10 @@ class Annotated:
     word_ES: Tensor
     mask_ES: Tensor
     """True on start, words and one end."""
+
+    def to(self, device: torch.device | str) -> Annotated:
+        target = Target(self.target.box_E2.to(device), self.target.label_E.to(device))
+        return Annotated(target, self.word_ES.to(device), self.mask_ES.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +187,7 @@ class SetPredictor(nn.Module):
         self.count_head = _repeat(counts, layers, not config.refine)
         self.bbox_head = _repeat(_BoxHead(config.width), layers, not config.refine)
         with torch.no_grad():
-            self.bbox_head[0].layers[-1].bias[1:] = -2.0  # type: ignore[union-attr,index,operator]
+            self.bbox_head[0].layers[-1].bias[1:] = -2.0  # type: ignore[union-attr,index]
         if config.refine:
             self.transformer.decoder.bbox_head = self.bbox_head
 
@@ -224,6 +232,10 @@ class SetPredictor(nn.Module):
         return ("pictures", "datastore") if self.config.text else ("pictures",)
 
     def forward(self, videos: VideoBatch) -> Decoded:
+        return self.decode(videos)
+
+    def decode(self, videos: VideoBatch) -> Decoded:
+        """Predictions of every decoder layer, with what leads to them."""
         levels, paddings, positions = self.base_encoder(videos)
         frames = pyramid(levels, paddings)
         memory = self.transformer.encode(frames, torch.cat(positions, dim=2).mT)
@@ -331,7 +343,7 @@ class SetPredictor(nn.Module):
     @torch.no_grad()
     def propose(self, videos: VideoBatch) -> list[list[Proposal]]:
         """The predictions of all queries by descending score, for each video."""
-        decoded = self(videos)
+        decoded = self.decode(videos)
         captioner = self.caption_head[-1]
         assert isinstance(captioner, Captioner)
         word_BQS, log_BQS = captioner.greedy(decoded.context(-1), self.config.caption_words)
@@ -342,28 +354,30 @@ class SetPredictor(nn.Module):
         training = self.training
         self.eval()
         try:
-            (found,) = self.propose(self.batch([features], [duration]))
+            videos = pad_videos([features], [duration], self.config)
+            (found,) = self.propose(videos.to(self.query_embed.weight.device))
         finally:
             self.train(training)
         return to_events(rerank(found, self.config.sentence_weight), self.sources)
 
-    def batch(self, features: Sequence[Tensor], durations: Sequence[float]) -> VideoBatch:
-        """Features [T, F] of videos, resampled and padded."""
-        device, width = self.query_embed.weight.device, self.config.features
-        rows = []
-        for feature_TF, duration in zip(features, durations, strict=True):
-            if feature_TF.ndim != 2 or feature_TF.shape[1] != width or not len(feature_TF):
-                raise ValueError(
-                    f"features must be [frames, {width}], got {tuple(feature_TF.shape)}"
-                )
-            if not duration > 0:
-                raise ValueError(f"duration must be positive, got {duration}")
-            rows.append(resample(feature_TF.float(), self.config.frames).to(device))
-        lengths = torch.tensor([len(row) for row in rows], device=device)
-        feature_BTF = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        valid_BT = torch.arange(feature_BTF.shape[1], device=device) < lengths[:, None]
-        seconds_B = torch.tensor(list(durations), dtype=torch.float32, device=device)
-        return VideoBatch(feature_BTF, valid_BT, seconds_B)
+
+def pad_videos(
+    features: Sequence[Tensor], durations: Sequence[float], config: PdvcConfig
+) -> VideoBatch:
+    """Features [T, F] of videos, resampled and padded."""
+    rows = []
+    for feature_TF, duration in zip(features, durations, strict=True):
+        if feature_TF.ndim != 2 or feature_TF.shape[1] != config.features or not len(feature_TF):
+            raise ValueError(
+                f"features must be [frames, {config.features}], got {tuple(feature_TF.shape)}"
+            )
+        if not duration > 0:
+            raise ValueError(f"duration must be positive, got {duration}")
+        rows.append(resample(feature_TF.float(), config.frames))
+    lengths = torch.tensor([len(row) for row in rows])
+    feature_BTF = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    valid_BT = torch.arange(feature_BTF.shape[1]) < lengths[:, None]
+    return VideoBatch(feature_BTF, valid_BT, torch.tensor(list(durations), dtype=torch.float32))
 
 
 def pyramid(levels_BDT: Sequence[Tensor], paddings_BT: Sequence[Tensor]) -> Pyramid:
