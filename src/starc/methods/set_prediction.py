@@ -33,12 +33,9 @@ from starc.methods.deformable import (
 from starc.methods.matching import LayerOutput, Pairs, Target
 from starc.methods.proposals import Proposal, proposals, rerank, to_events
 from starc.methods.retrieval import Retrieved, projection, retrieve
-from starc.methods.settings import PdvcConfig
+from starc.methods.settings import GROUPS, PdvcConfig, check
 from starc.methods.words import Words
 from starc.types import Event
-
-GROUPS = 32
-"""Groups of the normalisation after each convolution, fixed in the published code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +160,7 @@ class SetPredictor(nn.Module):
 
     def __init__(self, config: PdvcConfig, words: Words | None = None) -> None:
         super().__init__()
+        check(config)
         self.config = config
         self.words = words or Words([str(n + 1) for n in range(config.vocabulary)])
         """Without a vocabulary, words are their ids."""
@@ -221,7 +219,8 @@ class SetPredictor(nn.Module):
             core = LightCore(*sizes)
         else:
             shape = (config.caption_levels, config.caption_heads, config.caption_points)
-            attention = DeformableAttention(config.width, *shape, "border", 2 * config.width)
+            query_width = config.rnn_width + config.width
+            attention = DeformableAttention(config.width, *shape, "border", query_width)
             attention.reset_parameters(centred=True)
             core = DeformableCore(*sizes, config.caption_attention, attention)
         return Captioner(config.vocabulary, config.word_width, config.rnn_width, dropout, core)

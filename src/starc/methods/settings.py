@@ -13,6 +13,8 @@ from starc.config import suggest, training_only
 from starc.errors import ConfigError
 
 Padding = Literal["border", "zeros"]
+GROUPS = 32
+"""Groups of the normalisation after each convolution, fixed in the published code."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,17 +127,18 @@ class PdvcConfig:
     matching: MatchingConfig = field(default_factory=MatchingConfig, metadata={"training": True})
     loss: SetLossConfig = field(default_factory=SetLossConfig, metadata={"training": True})
 
-    def __post_init__(self) -> None:
-        if self.width % (2 * self.heads) or self.width % 32:
-            raise ValueError(f"width must be a multiple of 32 and 2 heads, got {self.width = }")
-        if self.captioner == "standard" and self.rnn_width != self.width:
-            raise ValueError(
-                f"the standard captioner needs rnn_width = width, got {self.rnn_width = }"
-            )
-        if self.text is not None and self.text.width != self.features:
-            raise ValueError(
-                f"retrieval needs text.width = features, got {self.text.width}, {self.features}"
-            )
+
+def check(config: PdvcConfig) -> None:
+    """Raise ConfigError for sizes that no model can have; called when a model is made."""
+    if config.width % (2 * config.heads) or config.width % GROUPS:
+        raise ConfigError(
+            f"width: must be a multiple of {GROUPS} and of 2 heads (found {config.width})"
+        )
+    if config.text is not None and config.text.width != config.features:
+        raise ConfigError(
+            f"text.width: retrieval needs the width of the features, {config.features} "
+            f"(found {config.text.width})"
+        )
 
 
 def pdvc() -> PdvcConfig:
@@ -160,7 +163,4 @@ def preset(name: str, **changes: Any) -> PdvcConfig:
     """The settings of a method by name, with changes."""
     if name not in METHODS:
         raise ConfigError(f"method {name!r}: unknown; {suggest(name, METHODS)}")
-    try:
-        return replace(METHODS[name](), **changes)
-    except ValueError as error:
-        raise ConfigError(f"method {name!r}: {error}") from None
+    return replace(METHODS[name](), **changes)

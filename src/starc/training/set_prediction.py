@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from starc.errors import ConfigError, DatastoreError
+from starc.errors import DatastoreError
 from starc.files.annotations import VideoAnnotation
 from starc.methods import folder as method_folder
 from starc.methods.matching import Target
@@ -185,10 +185,7 @@ def prepare(
                 "it with the text encoder that belongs to the features"
             )
         text = replace(text, width=width)
-    try:
-        model = replace(recipe.model, features=width, vocabulary=len(words), text=text)
-    except ValueError as error:
-        raise ConfigError(f"recipe: {error}") from None
+    model = replace(recipe.model, features=width, vocabulary=len(words), text=text)
     recipe = replace(recipe, model=model)
     torch.manual_seed(recipe.train.seed)
     fresh = TrainedSetPredictor(model, words)
