@@ -10,13 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from starc import methods
 from starc.cli import app
-from starc.errors import CheckpointError, DatastoreError
+from starc.errors import CheckpointError, ConfigError, DatastoreError
 from starc.methods import folder as method_folder
+from starc.methods.settings import TextConfig
+from starc.methods.words import Words
 from starc.model import checkpoint
 from starc.retrieval.datastore import CaptionStore
 from starc.training import set_prediction
@@ -159,3 +163,26 @@ def test_cm2_needs_a_datastore_of_the_right_width(tmp_path: Path) -> None:
     CaptionStore(["stir"] * 9, torch.randn(9, 5)).save(tmp_path / "store")
     with pytest.raises(DatastoreError, match="captions are 5 wide, the features 16"):
         set_prediction.prepare(chosen, videos, None, None, tmp_path / "store")
+
+
+def test_import_by_command(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    text = TextConfig(width=8, windows=2, captions=2)
+    sizes = {"width": 32, "heads": 8, "feed_forward": 32, "queries": 4, "rnn_width": 32}
+    words, bank_ND = Words(["add", "oil", "UNK"]), torch.randn(5, 8)
+    model = methods.cm2(words, bank_ND, features=8, text=text, **sizes).eval()
+    torch.save(model.state_dict(), tmp_path / "model.pth")
+    info = {"best": {"opt": {"window_size": 2, "soft_k": 2}}}
+    (tmp_path / "info.json").write_text(json.dumps(info))
+    (tmp_path / "words.json").write_text(json.dumps(words.to_json()))
+    np.save(tmp_path / "bank.npy", bank_ND[:, None].numpy())
+    command = ["import", tmp_path / "model.pth", "--preset", "cm2", "-o", tmp_path / "folder"]
+    command += ["--tokenizer", tmp_path / "words.json"]
+    result = CliRunner().invoke(app, [str(part) for part in command])
+    assert isinstance(result.exception, ConfigError) and "memory bank" in str(result.exception)
+    command += ["--datastore", tmp_path / "bank.npy"]
+    result = CliRunner().invoke(app, [str(part) for part in command])
+    assert result.exit_code == 0, result.output
+    features_TF = torch.randn(20, 8)
+    imported = method_folder.load(tmp_path / "folder")
+    assert imported.caption(features_TF, 30.0) == model.caption(features_TF, 30.0)

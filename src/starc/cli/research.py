@@ -179,12 +179,19 @@ def inputs(no_video: bool, no_speech: bool) -> list[str]:
 
 
 def import_checkpoint(
-    file: Annotated[Path, typer.Argument(help="A published .pth of Vid2Seq or STaRC.")],
+    file: Annotated[Path, typer.Argument(help="A published .pth of Vid2Seq, STaRC, PDVC or CM².")],
     folder: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
     preset: Annotated[
-        str | None, typer.Option(help="Settings of the folder: paper, to fine-tune a Vid2Seq file.")
+        str | None,
+        typer.Option(
+            help="Settings of the folder: paper, to fine-tune a Vid2Seq file; pdvc or cm2 for a "
+            "file of PDVC or CM²."
+        ),
     ] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of its T5.")] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="tokenizer.json of its T5; the published vocabulary of PDVC or CM²."),
+    ] = None,
     store: Store = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the folder: windowing=on.")
@@ -195,6 +202,8 @@ def import_checkpoint(
     from starc.model import checkpoint
     from starc.retrieval.datastore import open_datastore
 
+    if preset in ("pdvc", "pdvc_light", "cm2"):
+        return import_method(file, folder, tokenizer, store, settings or [])
     imported = checkpoint.import_published(
         file,
         folder,
@@ -211,9 +220,33 @@ def import_checkpoint(
     say(str(folder))
 
 
+def import_method(
+    file: Path, folder: Path, words: Path | None, store: Path | None, settings: list[str]
+) -> None:
+    """Make a model folder of a published file of PDVC or CM²."""
+    from starc import methods
+    from starc.config import override
+    from starc.errors import ConfigError
+    from starc.methods.folder import save as save_method
+    from starc.retrieval.datastore import open_datastore
+
+    if words is None:
+        raise ConfigError("--tokenizer: name the published vocabulary (vocabulary_youcook2.json)")
+    published = store is None or store.suffix == ".npy"
+    bank = store if store is None or published else open_datastore(store).exact.embedding_ND
+    model = methods.load(file, words=words, bank=bank)
+    if model.config.text is not None and bank is None:
+        raise ConfigError("--datastore: CM² needs its memory bank (.npy) or a datastore")
+    for setting in settings:
+        model.config = override(model.config, setting)
+    save_method(folder, model)
+    say(str(folder))
+
+
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="youcook2, vitt, activitynet, vid2seq, pretrain, tiny …")
+        str,
+        typer.Argument(help="youcook2, vitt, activitynet, vid2seq, pretrain, tiny, pdvc, cm2 …"),
     ],
     features: FeaturesPath,
     run: RunFolder,

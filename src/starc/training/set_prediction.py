@@ -177,8 +177,7 @@ def prepare(
             raise DatastoreError(
                 "--datastore: this recipe retrieves captions; build one (starc datastore build)"
             )
-        bank_ND = open_datastore(str(datastore)).exact.embedding_ND
-        bank_ND = torch.as_tensor(bank_ND[:]).float()
+        bank_ND = open_datastore(str(datastore)).exact.embedding_ND.float()
         if bank_ND.shape[1] != width:
             raise DatastoreError(
                 f"{datastore}: captions are {bank_ND.shape[1]} wide, the features {width}; build "
