@@ -152,6 +152,8 @@ def test_train_and_evaluate_by_command(tmp_path: Path, name: str) -> None:
     )
     metrics = json.loads(result.stdout)["metrics"]
     assert {key: metrics[key] for key in line} == pytest.approx(line)
+    refused = CliRunner().invoke(app, [*map(str, command), "--beams", "4"])
+    assert isinstance(refused.exception, ConfigError) and "greedily" in str(refused.exception)
     with pytest.raises(CheckpointError, match="another method"):
         checkpoint.load(run / "best")
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from starc.config import BeamSearch, apply_overrides
-from starc.errors import AnnotationError
+from starc.errors import AnnotationError, ConfigError
 from starc.evaluation import pairs, score
 from starc.files.annotations import VideoAnnotation
 from starc.inference import long_videos
@@ -46,6 +46,7 @@ AT_ONCE = 16
 HEADLINES = ("CIDEr", "METEOR", "soda_c", "Bleu_4", "F1", "Precision", "Recall")
 INDICATORS = ("Recall@0.5", "Mean IoU", "Matched segments")
 """Of segment quality: the axes of the paper's correlation figure."""
+METHOD_LIMITS = "a set prediction model decodes greedily, from frames and its own memory bank"
 METHODS = ("uniform", "adaptive", "kmeans", "transport")
 
 
@@ -81,6 +82,11 @@ def evaluate(
     """
     begun = time.perf_counter()
     if holds_method(chosen := _chosen(model)):
+        if store or beams or given_boundaries or settings:
+            raise ConfigError(
+                f"{chosen}: {METHOD_LIMITS}; leave --datastore, --beams, --given-boundaries, "
+                "--no-video and --no-speech out"
+            )
         return _evaluate_method(chosen, Videos.read(annotations, features, None, subset=subset))
     loaded = open_model(model)
     changes = [setting.removeprefix("model.") for setting in settings]
@@ -105,8 +111,8 @@ def evaluate(
 
 
 def _evaluate_method(folder: Path, videos: Videos) -> Evaluation:
-    """Answers of a method of starc.methods; it takes neither speech nor other settings."""
-    from starc.training.set_prediction import predict as predict_events
+    """Answers of a method of starc.methods, which reads no speech."""
+    from starc.training.set_prediction import predict as predict_events  # imports this module
 
     begun = time.perf_counter()
     model = load_method(folder)
