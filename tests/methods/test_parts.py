@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -17,7 +19,7 @@ from starc.methods.deformable import sample
 from starc.methods.matching import assignment
 from starc.methods.proposals import Proposal, rerank, to_events
 from starc.methods.retrieval import retrieve
-from starc.methods.set_prediction import pad_videos, resample
+from starc.methods.set_prediction import SetPredictor, pad_videos, resample
 from starc.methods.settings import TextConfig
 from starc.methods.words import Words
 from starc.training.loop import rate
@@ -28,7 +30,7 @@ SMALL |= {"word_width": 8, "rnn_width": 32, "caption_attention": 8, "caption_wor
 WORDS = Words.of(["crack the eggs", "heat the pan"])
 
 
-def small(name: str, **changes: object) -> methods.SetPredictor:
+def small(name: str, **changes: object) -> SetPredictor:
     text = TextConfig(width=8, windows=3, captions=2) if name == "cm2" else None
     torch.manual_seed(0)
     model = methods.build(name, WORDS, **SMALL | {"text": text} | changes)
@@ -198,3 +200,9 @@ def test_training_reaches_the_published_rates() -> None:
     rates = [rate(10 * epoch, 300, train) / 5e-5 for epoch in range(30)]
     milestones = [8 + 3 * n for n in range(int((30 - 8) / 3))]
     assert rates == [0.5 ** sum(epoch >= one for one in milestones) for epoch in range(30)]
+
+
+def test_recipes_are_listed_without_torch() -> None:
+    program = "import sys, starc.training.recipes; print('torch' in sys.modules)"
+    listed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert listed.stdout == "False\n", listed.stderr

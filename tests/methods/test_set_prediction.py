@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from starc import methods
+from starc.methods.set_prediction import SetPredictor
 from support import set_prediction as check
 
 ENTRIES = {
@@ -19,7 +20,7 @@ ENTRIES = {
 }
 CASES = [(case, padding) for case in ENTRIES for padding in ("border", "zeros")]
 EACH = [(*one, entry) for one in CASES for entry in ENTRIES[one[0]]]
-Golden = tuple[methods.SetPredictor, Any, Any]
+Golden = tuple[SetPredictor, Any, Any]
 
 
 @pytest.fixture(autouse=True)

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from starc.errors import CheckpointError
-from starc.methods import published, settings
-from starc.methods.set_prediction import SetPredictor
+from starc.methods import settings
 from starc.methods.settings import Padding
 from starc.methods.words import Words
+
+if TYPE_CHECKING:  # recipes are listed without torch
+    from torch import Tensor
+
+    from starc.methods.set_prediction import SetPredictor
 
 
 def build(name: str, words: Words | None = None, **changes: Any) -> SetPredictor:
     """A method by name with fresh weights; `changes` are settings of PdvcConfig."""
+    from starc.methods.set_prediction import SetPredictor
+
     sizes = {} if words is None else {"vocabulary": len(words)}
     return SetPredictor(settings.preset(name, **sizes | changes), words)
 
@@ -58,6 +62,9 @@ def load(
     (.npy) of the memory bank that CM² searches. `padding` is "zeros" for weights trained on a GPU,
     as the released ones, "border" for weights trained on a CPU with the published code.
     """
+    from starc.methods import published
+    from starc.methods.set_prediction import SetPredictor
+
     state: Mapping[str, Tensor]
     found: Mapping[str, Any]
     if isinstance(source, Mapping):
@@ -79,5 +86,7 @@ def load(
                 f"{name}: {model.config.vocabulary} words, the vocabulary has {len(model.words)}"
             )
     if bank is not None:
-        model.bank_ND = bank if isinstance(bank, Tensor) else published.read_bank(Path(bank))
+        if isinstance(bank, str | Path):
+            bank = published.read_bank(Path(bank))
+        model.bank_ND = bank
     return model.eval()
