@@ -1,7 +1,7 @@
 # Captioning in a container, with the embedded model:
 #
 #     docker build -t starc .
-#     docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/videos" starc caption talk.mp4 -o talk.vtt
+#     docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/videos" starc caption recipe.mp4 -o recipe.vtt
 #
 # --build-arg PIP_EXTRA_INDEX_URL=… names an index with torch's CPU build, which is smaller;
 # --build-arg EXTRAS=viewer,whisper,url adds extras.
@@ -12,7 +12,7 @@ ARG PIP_EXTRA_INDEX_URL
 
 COPY . /src
 RUN pip install --no-cache-dir -c /src/constraints.txt torch \
-    && pip install --no-cache-dir -c /src/constraints.txt "/src[$EXTRAS]" \
+    && pip install --no-cache-dir -c /src/constraints.txt /src/packages/starc-eval "/src[$EXTRAS]" \
     && rm -rf /src
 
 ENV XDG_CACHE_HOME=/tmp/cache

@@ -6,7 +6,7 @@ READY := .venv/ready
 DEMO := .venv/ready-demo
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: demo test test-slow check bench bench-embedded embedded-data attack fuzz tools clean
+.PHONY: demo test quick mutants test-slow check bench bench-embedded embedded-data attack fuzz tools clean
 .DELETE_ON_ERROR:
 
 # VIDEO=my.mp4 captions that instead of the sample. In a terminal it then shows the page until Ctrl-C. The test
@@ -16,6 +16,19 @@ demo: $(if $(wildcard $(READY)),$(READY),$(DEMO))
 
 test: $(READY) tools
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# A developer's answer in under a minute: layers, files, formats, the parts of the model, `predict` with tiny models.
+# Neither videos nor browsers nor training. One thread each: there are as many workers as cores.
+SECONDS_ONLY := $(addprefix tests/,decoder files model $(patsubst %,test_%.py,config layers public_names types) \
+	output/test_chapters.py output/test_formats.py \
+	retrieval/test_captions.py retrieval/test_search.py \
+	$(patsubst %,inference/test_%.py,jobs_manifest long_videos models predict))
+quick: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(SECONDS_ONLY)
+
+# Changes of one line that a test must notice; WORDS="span_head GUESS" takes those that hold a word.
+mutants: $(READY)
+	@$(BIN)/python dev/mutants.py $(WORDS)
 
 test-slow: $(READY) tools
 	$(BIN)/python -m pytest -m slow
@@ -65,7 +78,7 @@ embedded-data:
 
 # METEOR in C against METEOR in Python on 100,000 hostile pairs, under AddressSanitizer (minutes).
 fuzz: $(READY)
-	$(BIN)/python tests/evaluation/fuzz_meteor.py
+	$(BIN)/python packages/starc-eval/tests/fuzz_meteor.py
 
 # torch comes first: a later resolver step must not swap it for another build. pip shows its own bars.
 define install
@@ -73,12 +86,13 @@ define install
 	@echo "Setting up .venv (once, one minute or two and the download)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || { echo "no venv: apt-get install python3-venv"; exit 1; }
 	@$(PIP) torch
+	@$(PIP) -e packages/starc-eval
 	@$(PIP) -e '.[$(1)]'
 	@touch $@
 endef
 
-$(DEMO) $(READY): pyproject.toml setup.py constraints.txt src/starc/evaluation/_meteor.c
+$(DEMO) $(READY): pyproject.toml constraints.txt $(addprefix packages/starc-eval/,pyproject.toml setup.py src/starc_eval/_meteor.c)
 	$(call install,$(if $(filter $(DEMO),$@),viewer,dev))
 
 clean:
-	rm -rf .venv build out src/*.egg-info src/starc/evaluation/*.so
+	rm -rf .venv build out src/*.egg-info $(addprefix packages/starc-eval/,build src/*.egg-info src/starc_eval/*.so)

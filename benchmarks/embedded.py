@@ -20,10 +20,10 @@ from pathlib import Path
 
 from measure import row, shared
 
-from starc.evaluation import score
-from starc.files.annotations import VideoAnnotation, read_references
 from starc.inference.pipeline import EMBEDDED
 from starc.training.evaluate import Evaluation, evaluate
+from starc_eval import score
+from starc_eval.annotations import VideoAnnotation, read_references
 
 ROOT = Path(__file__).parents[1]
 SHOWN = {"CIDEr": "CIDEr", "METEOR": "METEOR", "soda_c": "SODA_c", "Bleu_4": "BLEU_4"}

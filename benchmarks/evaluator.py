@@ -28,9 +28,9 @@ PUBLISHED = {"yc2_b_jitter": 55.0, "anet_b_jitter": 152.0}
 """CPU seconds of the published evaluator on another machine of this size, two AVX-512 cores."""
 REFERENCE = {"yc2_b_jitter": "yc2_val", "anet_b_jitter": "anet_val_1"}
 SCORE = "from starc.cli import main; main()"
-SCORE_IN_PYTHON = f"import sys; sys.modules['starc.evaluation._meteor'] = None; {SCORE}"
+SCORE_IN_PYTHON = f"import sys; sys.modules['starc_eval._meteor'] = None; {SCORE}"
 BUILD = (
-    "import sys; from pathlib import Path; from starc.evaluation.meteor import Meteor; "
+    "import sys; from pathlib import Path; from starc_eval.meteor import Meteor; "
     "Meteor(cache=Path(sys.argv[1]))"
 )
 PEER = (

@@ -41,7 +41,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import starc  # noqa: F401  # isort: skip  (before torch, so that its threads sleep while they wait)
+# ruff: noqa: E402  (torch is imported after `prepare`, so that its threads sleep while they wait)
+from starc.processor import prepare  # isort: skip
+
+prepare()
 import torch
 from measure import (
     best,

@@ -16,9 +16,9 @@ from pathlib import Path
 import starc
 from starc.cli.progress import stages
 from starc.errors import StarcError
-from starc.evaluation import score
-from starc.files.annotations import VideoAnnotation, read_references
 from starc.output import formats
+from starc_eval import score
+from starc_eval.annotations import VideoAnnotation, read_references
 
 HERE = Path(__file__).parent
 SAMPLE = HERE / "scrambled_eggs.mp4"
@@ -36,7 +36,7 @@ def main() -> None:
         sure = "" if event.confidence is None else f"   {event.confidence:4.0%} sure"
         print(f"  {clock(event.start)} - {clock(event.end)}  {event.caption}{sure}")
     if not captioned.events:
-        print("  No step was found. The model knows kitchens, and leans on what is said.")
+        print(f"  Not captioned: {captioned.reason or 'no step was found.'}")
     if video == SAMPLE:
         print(judged(captioned))
     OUT.mkdir(exist_ok=True)
@@ -47,7 +47,7 @@ def main() -> None:
     print("  make demo VIDEO=my.mp4, or .venv/bin/starc caption my.mp4 -o my.srt")
     print("A page to look at and to send to others, with the video beside it:")
     print(f"  {record.with_suffix('.html').resolve().as_uri()}")
-    print("Watch it, see what each caption rests on, and correct it in the browser:")
+    print("Watch it, see what each caption was made from, and correct it in the browser:")
     if not sys.stdout.isatty() or not view(record):
         print(f"  .venv/bin/starc view {record}")
 

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from starc.files.annotations import VideoAnnotation, read_references, write_predictions
 from starc.media.subtitles import read_transcripts
 from starc.types import Sentence
+from starc_eval.annotations import VideoAnnotation, read_references, write_predictions
 
 Speech = Mapping[str, Sequence[Sentence]]
 Videos = Mapping[str, VideoAnnotation]

@@ -72,15 +72,15 @@ from starc.decoder.pretrained import (
 from starc.decoder.reader import Reader
 from starc.decoder.span_head import END as END_LOGIT
 from starc.decoder.span_head import START, SpanHead, bins_of, word_states
-from starc.evaluation import score
-from starc.evaluation.meteor import Meteor
-from starc.files.annotations import VideoAnnotation, read_references
 from starc.inference.predict import predict
 from starc.media.subtitles import read_transcripts
 from starc.model import checkpoint
 from starc.retrieval.datastore import CaptionStore
 from starc.training.dataset import Videos
 from starc.types import Sentence
+from starc_eval import score
+from starc_eval.annotations import VideoAnnotation, read_references
+from starc_eval.meteor import Meteor
 
 DROPPED = (12, 14, 25)
 """Layers left out. A layer that hardly turns its input may be the one that copies from what was

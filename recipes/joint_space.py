@@ -33,10 +33,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from starc.files.annotations import VideoAnnotation
 from starc.media.encoders import EfficientNetLite, MiniLM
 from starc.model.joint_space import REACH
 from starc.types import Frame, Sentence
+from starc_eval.annotations import VideoAnnotation
 
 FOLDS = 5
 

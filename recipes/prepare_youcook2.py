@@ -31,12 +31,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from starc.files.annotations import VideoAnnotation, video_id
 from starc.media.encoders import MiniLM
 from starc.media.features import FrameFeatures, save_features
 from starc.model.joint_space import JointSpace
 from starc.retrieval.datastore import CaptionStore
 from starc.types import Sentence
+from starc_eval.annotations import VideoAnnotation, video_id
 
 EVIDENCE = "features/yc2_epic_clip_prediction_5s.txt"
 FRAMES = "frames/yc2_600videos_1800frames_224px.tar"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The paper on ViTT: the same road as YouCook2 with λ 2 and half the epochs in the first stage, chosen
+# The paper on ViTT: the same steps as for YouCook2 with λ 2 and half the epochs in the first stage, chosen
 # by dev.json, scored on test.json, each annotator apart. DATA holds train.json, dev.json and
 # test.json as VidChapters prepares them, or as `starc data convert` makes them of ViTT's own file.
 # sh recipes/vitt.sh DATA OUT

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from starc.files.annotations import VideoAnnotation, read_references, video_id
 from starc.types import Sentence
+from starc_eval.annotations import VideoAnnotation, read_references, video_id
 
 LEFT_OUT = "xHlBWc-7Kwo"
 """The real video we look at: in no training, in no datastore."""

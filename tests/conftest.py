@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from hypothesis import settings
 from support.needs import SHARED, skip
 
 if TYPE_CHECKING:
-    from starc.evaluation.meteor import Meteor
+    from starc_eval.meteor import Meteor
 
 # The same examples in every run: a test that fails must fail for its author too.
 settings.register_profile("starc", derandomize=True, deadline=None)
@@ -44,19 +43,14 @@ def data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def eval_data() -> Path:
+    """Small prediction and reference files, which belong to the tests of starc-eval."""
+    return DATA.parents[1] / "packages/starc-eval/tests/data/eval"
+
+
+@pytest.fixture(scope="session")
 def meteor_backend() -> Callable[[str], Meteor]:
-    """Makes a `Meteor` by back end; without the C extension its tests skip, but not in CI."""
-    from starc.evaluation.meteor import Meteor
+    """Makes a `Meteor` by back end, once."""
+    from starc_eval.meteor import Meteor
 
-    made: dict[str, Meteor] = {}
-
-    def make(backend: str) -> Meteor:
-        if backend == "c" and importlib.util.find_spec("starc.evaluation._meteor") is None:
-            if not shutil.which("cc"):
-                pytest.skip("the C extension is not built: no C compiler")
-            skip("the C extension is not built")
-        if backend not in made:
-            made[backend] = Meteor(backend=backend)  # type: ignore[arg-type]
-        return made[backend]
-
-    return make
+    return cache(lambda backend: Meteor(backend=backend))

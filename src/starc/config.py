@@ -76,7 +76,7 @@ class InputConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Windowing:
-    """When a video is too long for one look, and how it is then cut into overlapping windows."""
+    """When a video exceeds the context window, and how it is then cut into overlapping windows."""
 
     seconds: float = 400.0
     """Length of a window: with 100 frames one every 4 s, somewhat above the mean of YouCook2's

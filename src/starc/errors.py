@@ -11,20 +11,22 @@
 
 A message reads "where: what is wrong (value found); what to do" and fits one line. Outside data
 raises these; a wrong call of our API raises ValueError. The command line prints the message and
-exits with `exit_code`.
+exits with `exit_code`. The first two are starc-eval's.
 """
 
+from starc_eval.errors import AnnotationError, StarcError
 
-class StarcError(Exception):
-    """Anything a user can mend."""
-
-    exit_code = 1
-
-
-class AnnotationError(StarcError):
-    """An annotation, prediction or reference file cannot be used."""
-
-    exit_code = 2
+__all__ = [
+    "AnnotationError",
+    "CheckpointError",
+    "ConfigError",
+    "DatastoreError",
+    "MissingExtra",
+    "SpeechError",
+    "StarcError",
+    "Stopped",
+    "VideoError",
+]
 
 
 class VideoError(StarcError):

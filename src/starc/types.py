@@ -1,7 +1,7 @@
 """The nouns that travel through the package, and the legend of tensor shapes.
 
 Times are float seconds from the start of the video; frame ranges are half-open [first, stop).
-A value checks itself where it is born. This file imports neither torch nor any other part of us.
+A value checks itself where it is born. This file imports neither torch nor any other part of starc.
 
 Shape letters, with one meaning everywhere:
     B videos, T frames, D width, K anchors, S segments, R captions per segment,
@@ -19,6 +19,8 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
+from starc_eval.annotations import LONGEST
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -29,8 +31,6 @@ CAPTIONED_VERSION = 1
 """Version of the JSON that `Captioned.to_json` writes."""
 SOURCES = ("speech", "pictures", "datastore", "person")
 """Where the times and the words of an event can come from."""
-LONGEST = 1e12
-"""Seconds; a time beyond is no time."""
 
 
 def _check_span(kind: str, start: float, end: float) -> None:

@@ -24,9 +24,7 @@ from safetensors.torch import save as safetensors_bytes
 
 from attack.mutate import mutated_bytes, mutated_json
 from starc.errors import StarcError
-from starc.evaluation import score
 from starc.files import pickles
-from starc.files.annotations import read_annotations, read_references
 from starc.inference.jobs import read_rows
 from starc.media.container import MediaLimits
 from starc.media.features import FeatureStore
@@ -42,6 +40,8 @@ from starc.viewer.library import Library
 from starc.viewer.previews import thumbnail
 from starc.viewer.records import read_captioned
 from starc.viewer.search import search
+from starc_eval import score
+from starc_eval.annotations import read_annotations, read_references
 from support import tiny
 from support.clips import write_clip
 from support.viewer_sample import captioned, reference

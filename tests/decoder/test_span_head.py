@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from starc.config import SpanConfig
+from starc.decoder import span_head
 from starc.decoder.llama import Llama
 from starc.decoder.reader import Reader
 from starc.decoder.span_head import END, INSIDE, START, SpanHead, WordStates, bins_of, word_states
@@ -49,6 +50,16 @@ def test_the_best_set_is_found(seed: int) -> None:
     assert ours == pytest.approx(best, abs=1e-4)
 
 
+@pytest.mark.parametrize(("bins", "found"), [(1, False), (2, True), (6, True), (7, False)])
+def test_spans_are_neither_shorter_nor_longer_than_they_may_be(bins: int, found: bool) -> None:
+    """Of 4 to 12 seconds, where something surely goes on from the third bin for so many."""
+    logits_T3 = torch.full((12, 3), -9.0)
+    logits_T3[2, START] = logits_T3[1 + bins, END] = 9.0
+    logits_T3[2 : 2 + bins, INSIDE] = 9.0
+    spans = head().spans(logits_T3, 24.0, 2.0)
+    assert [(one.start, one.end) for one in spans] == [(4.0, 4.0 + 2 * bins)] * found
+
+
 def test_words_go_into_their_bins() -> None:
     torch.manual_seed(0)
     reader, tokenizer = Reader.of(Llama(TINY)), byte_tokenizer()
@@ -70,6 +81,24 @@ def test_words_go_into_their_bins() -> None:
         tokens[3],
     ]
     assert not bins_TD[1:4, :-2].any() and bins_TD[-1, -1] == 1
+
+
+def test_long_speech_is_read_in_parts_with_what_comes_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(span_head, "CHUNK", 20)
+    monkeypatch.setattr(span_head, "CONTEXT", 8)
+    torch.manual_seed(0)
+    reader, tokenizer = Reader.of(Llama(TINY)), byte_tokenizer()
+    words = [(float(n), "w" * 4) for n in range(10)]
+    ids = tokenizer.encode(" ".join(["", *(text for _, text in words)])).ids
+    assert len(ids) > 40
+    found = word_states(reader, tokenizer, words, SETTINGS.layers)
+    for first, stop in ((0, 20), (20, 40), (40, len(ids))):
+        context = max(0, first - 8)
+        states_LD = reader.first_layers(ids[context:stop], SETTINGS.layers)[first - context :]
+        wanted_LD = F.layer_norm(states_LD, (TINY.width,))
+        torch.testing.assert_close(found.state_LD[first:stop], wanted_LD, atol=1e-5, rtol=0)
 
 
 def test_silence_has_no_words() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from starc.errors import AnnotationError, DatastoreError, SpeechError, VideoError
-from starc.files import reading
-from starc.files.annotations import read_annotations
-from starc.files.reading import read_bytes, read_text
 from starc.inference.jobs import find_videos
 from starc.media.subtitles import read_sentences
 from starc.retrieval.captions import read_captions
+from starc_eval import reading
+from starc_eval.annotations import read_annotations
+from starc_eval.reading import read_bytes, read_text
 
 
 def test_a_file_is_read_whole(tmp_path: Path) -> None:

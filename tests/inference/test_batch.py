@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -334,11 +335,10 @@ def test_notes_of_the_writers_are_in_the_row(tmp_path: Path) -> None:
 
 
 class Unsure(Mended):
-    """A few seconds of which the model knows little, or nothing at all."""
+    """A few seconds of which the model says little that is sure."""
 
     def caption(self, video: Path, features: Any, speech: str) -> Captioned:
-        events = () if video.stem == "00" else (Event(0, 9, "maybe", 0.1),)
-        return Captioned(video.name, 20.0, events)
+        return Captioned(video.name, 20.0, (Event(0, 9, "maybe", 0.1),))
 
 
 def test_a_format_that_refuses_stops_neither_the_others_nor_the_next_run(tmp_path: Path) -> None:
@@ -355,12 +355,120 @@ def test_a_format_that_refuses_stops_neither_the_others_nor_the_next_run(tmp_pat
         assert batch.run(jobs, Unsure(), manifest) == Counts(skipped=2)
 
 
-def test_doubts_are_in_the_row(tmp_path: Path) -> None:
-    jobs = jobs_of(tmp_path / "in", 2, tmp_path / "out")
+def test_warnings_are_in_the_row(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path / "in", 1, tmp_path / "out")
     with Manifest(tmp_path / "out") as manifest:
         batch.run(jobs, Unsure(), manifest)
-        assert manifest.rows["00"].notes == ("no event was found",)
-        assert "low confidence (10%)" in manifest.rows["01"].notes[0]
+        (note,) = manifest.rows["00"].notes
+    assert note == "captions are likely wrong (low confidence): the median is 10%"
+
+
+OUT_OF_DOMAIN = "out of domain: the speech is not about cooking"
+
+
+class Choosy(Failing):
+    """Has no captions for 00 (and says why) and 05 (and does not), and fails on four others."""
+
+    def caption(self, video: Path, features: Any, speech: str) -> Captioned:
+        found = super().caption(video, features, speech)
+        if video.stem not in ("00", "05"):
+            return found
+        provenance = {"unfamiliar": "frame distance 2.76, at most 1.58", "speech": "none: noise"}
+        why = OUT_OF_DOMAIN if video.stem == "00" else ""
+        return replace(found, events=(), provenance=provenance, reason=why)
+
+
+class ChoosyForced(Choosy):
+    settings = "small force"
+
+    def caption(self, video: Path, features: Any, speech: str) -> Captioned:
+        found = Failing.caption(self, video, features, speech)
+        return replace(found, provenance={"unfamiliar": "frame distance 2.76", "forced": "yes"})
+
+
+def test_not_captioned_is_a_status_of_its_own(tmp_path: Path) -> None:
+    out, heard = tmp_path / "out", list[ManifestRow]()
+    jobs = jobs_of(tmp_path / "in", 7, out, ("json", "vtt", "html", "csv"))
+    with Manifest(out) as manifest:
+        counts = batch.run(jobs, Choosy(), manifest)
+        assert counts == Counts(done=1, without=2, failed=4) and counts.exit_code == 3
+        assert str(counts) == "1 captioned, 2 without captions, 4 failed"
+        row = manifest.rows["00"]
+        assert (row.status, row.reason, row.notes) == ("not captioned", OUT_OF_DOMAIN, ())
+        assert row.outputs == ("00.json",) and row.left_out == ("vtt", "html", "csv")
+        assert manifest.rows["05"].reason == "no event was found"
+        assert manifest.rows["06"].reason == "" and len(manifest.rows["06"].outputs) == 4
+    kept = {"00.json", "05.json", "06.json", "06.vtt", "06.html", "06.csv"}
+    assert set(outputs(out)) == kept
+    record = Captioned.from_json(json.loads((out / "00.json").read_text()))
+    assert record.reason == OUT_OF_DOMAIN and record.events == ()
+
+    with Manifest(out) as manifest:
+        # Neither another format nor --overwrite brings captions.
+        jobs = jobs_of(tmp_path / "in", 7, out, ("json", "vtt", "html", "csv", "srt"))
+        again = batch.run(jobs[:1], Choosy(), manifest, output=Output(overwrite=True))
+        assert again == Counts(skipped_without=1) and again.exit_code == 4
+        assert str(again) == "0 captioned, 0 without captions, 0 failed, 1 done before"
+        forced = batch.run(jobs[:1], ChoosyForced(), manifest)
+        assert forced == Counts(done=1) and manifest.rows["00"].status == "done"
+        assert manifest.rows["00"].notes == ("captions are likely wrong (out of domain)",)
+        batch.run(jobs[:1], Choosy(), manifest, on_row=heard.append)
+    (row,) = heard
+    assert row.notes[0] == "00.vtt: left as it was, from an earlier run" and len(row.notes) == 4
+    assert "-->" in (out / "00.vtt").read_text()
+
+
+def test_a_json_that_is_gone_is_written_again(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    jobs = jobs_of(tmp_path / "in", 1, out, ("json", "vtt"))
+    with Manifest(out) as manifest:
+        assert batch.run(jobs, Choosy(), manifest) == Counts(without=1)
+        (out / "00.json").unlink()
+        assert batch.run(jobs, Choosy(), manifest) == Counts(without=1)
+    assert set(outputs(out)) == {"00.json"}
+
+
+@pytest.mark.parametrize(
+    ("counts", "code"),
+    [
+        (Counts(), 0),
+        (Counts(done=1, without=5), 0),
+        (Counts(skipped=1, without=5), 0),
+        (Counts(without=5), 4),
+        (Counts(skipped_without=5), 4),
+        (Counts(without=5, failed=1), 3),
+        (Counts(skipped_without=5, failed=1), 3),
+        (Counts(failed=1), 1),
+    ],
+)
+def test_exit_codes(counts: Counts, code: int) -> None:
+    assert counts.exit_code == code
+
+
+def test_what_is_not_captioned_is_an_empty_list_of_predictions(tmp_path: Path) -> None:
+    jobs = jobs_of(tmp_path / "in", 7, tmp_path / "out")
+    with Manifest(tmp_path / "out") as manifest:
+        batch.run(jobs, Choosy(), manifest)
+        batch.write_predictions(jobs, manifest, tmp_path / "p.json")
+    results = json.loads((tmp_path / "p.json").read_text())["results"]
+    assert {name: len(events) for name, events in results.items()} == {"00": 0, "05": 0, "06": 1}
+
+
+def test_options_that_changed_nothing_are_named() -> None:
+    speech, both = ("speech",), ("pictures", "datastore")
+    output = Output(picture_options=("--beams 8", "--datastore d"))
+
+    def notes(*events: Event) -> tuple[str, ...]:
+        return output.select(Captioned("talk.mp4", 20.0, events))[1]
+
+    heard = Event(0, 9, "a", times_from=speech, words_from=speech)
+    seen = Event(9, 12, "b", times_from=both, words_from=both)
+    assert notes(heard) == (
+        "--beams 8, --datastore d changed nothing: the events of talk.mp4 were made from speech "
+        "alone",
+    )
+    assert notes(heard, seen) == notes(seen) == notes(Event(0, 9, "unknown")) == ()
+    assert Output().select(Captioned("talk.mp4", 20.0, (heard,)))[1] == ()
 
 
 def test_predictions_of_all_finished_videos_in_one_file(tmp_path: Path) -> None:

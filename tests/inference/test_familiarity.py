@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from starc.inference.batch import doubts
+from starc.inference.batch import not_captioned, warnings
 from starc.inference.models import why_unfamiliar
-from starc.inference.pipeline import EMBEDDED, Captioner, Options
+from starc.inference.pipeline import EMBEDDED, Captioner, Options, can_be_forced
 from starc.model import checkpoint
-from starc.types import Captioned, Sentence
+from starc.types import Captioned, Event, Sentence
 from support.needs import SHARED, skip
 
 KITCHEN = (
@@ -43,20 +43,20 @@ def test_kitchens_are_told_from_make_up_and_sports() -> None:
     assert why_unfamiliar(loaded, nothing, said(KITCHEN)) is None
     for lines in (MAKE_UP, LONG_JUMP):
         reason = why_unfamiliar(loaded, nothing, said(lines))
-        assert reason is not None and reason.startswith("speech 0.")
+        assert reason is not None and reason.startswith("speech similarity 0.")
 
 
-def test_frames_decide_where_nothing_is_said_and_either_is_enough() -> None:
+def test_frames_decide_where_nothing_is_said_and_speech_where_something_is() -> None:
     loaded = checkpoint.load(EMBEDDED, device="cpu")
     assert loaded.joint is not None
     ordinary_TI = loaded.joint.mean_I + loaded.joint.deviation_I * torch.ones(3, 1)
     strange_TI = loaded.joint.mean_I + 2 * loaded.joint.deviation_I * torch.ones(3, 1)
     assert why_unfamiliar(loaded, ordinary_TI, []) is None
-    assert why_unfamiliar(loaded, strange_TI, []) == "frames 4.00 away, at most 1.58"
-    # A cook may chat about anything, and cook where no camera of YouCook2 has been.
-    assert why_unfamiliar(loaded, ordinary_TI, said(LONG_JUMP)) is None
-    assert why_unfamiliar(loaded, strange_TI, said(KITCHEN)) is None
-    assert "; speech 0." in (why_unfamiliar(loaded, strange_TI, said(LONG_JUMP)) or "")
+    assert why_unfamiliar(loaded, strange_TI, []) == "frame distance 4.00, at most 1.58"
+    for image_TI in (ordinary_TI, strange_TI):
+        assert why_unfamiliar(loaded, image_TI, said(KITCHEN)) is None
+        unlike = why_unfamiliar(loaded, image_TI, said(LONG_JUMP)) or ""
+        assert unlike.startswith("speech similarity 0.") and unlike.endswith(", at least 0.60")
 
 
 @pytest.mark.parametrize(
@@ -73,20 +73,50 @@ def test_real_kitchens_are_told_from_other_places(name: str, kitchen: bool, tmp_
     video = SHARED / "data" / "videos" / name
     if not video.exists():
         skip(f"no {video}")
-    captioner = Captioner(options=Options(cache=tmp_path))
+    captioner = Captioner(options=Options(cache=tmp_path, lanes=True))
     frames = captioner.read_frames(video)
     unlike = why_unfamiliar(captioner.loaded, frames.features_TD, [])
     assert (unlike is None) == kitchen, unlike
 
 
 def test_what_is_forced_is_said_to_be_so() -> None:
-    found = Captioned("a.mp4", 9.0, (), provenance={"unfamiliar": "frames 4.00 away"})
-    assert doubts(found) == (
-        "not captioned: this is unlike the videos that the model knows, it would invent what "
-        "happens; --force shows that",
-    )
-    forced = dataclasses.replace(found, provenance={**found.provenance, "forced": "yes"})
-    assert doubts(forced)[-1] == "no event was found" and "--force" not in " ".join(doubts(forced))
+    found = Captioned("a.mp4", 9.0, (), provenance={"unfamiliar": "frame distance 4.00"})
+    assert warnings(found) == (), "the reason says it"
+    forced = dataclasses.replace(found, events=(Event(0, 5, "stir"),))
+    assert warnings(forced) == ("captions are likely wrong (out of domain)",)
+
+
+SURE, UNSURE = (Event(0, 5, "stir", 0.5),), (Event(0, 5, "stir", 0.24), Event(5, 9, "fry", 0.1))
+UNLIKE = {"unfamiliar": "frame distance 4.00, at most 1.58"}
+SILENT = "(no speech: no sound)"
+SEEN = ": what is seen is unlike the videos that the model was trained on"
+
+
+@pytest.mark.parametrize(
+    ("events", "known", "reason"),
+    [
+        (SURE, {}, ""),
+        (SURE, UNLIKE, f"out of domain {SILENT}{SEEN}"),
+        (UNSURE, {}, f"low confidence {SILENT}: the median of the events is 17%"),
+        ((), {}, f"no event was found {SILENT}"),
+        ((), UNLIKE, f"no event was found {SILENT}{SEEN}"),
+    ],
+)
+def test_reasons_and_what_force_does_about_them(
+    events: tuple[Event, ...], known: dict[str, str], reason: str
+) -> None:
+    captioner, known = Captioner(), {"speech": "none: no sound", **known}
+    found = Captioned("a.mp4", 9.0, events, provenance=known)
+    shown = captioner._shown(found, Path("b.mp4"), force=False)
+    assert (shown.video, shown.reason) == ("b.mp4", reason)
+    assert shown.events == (() if reason else events) and "forced" not in shown.provenance
+    forced = captioner._shown(found, Path("b.mp4"), force=True)
+    assert forced.events == events and forced.reason == ("" if events else reason)
+    withheld = {"forced": reason} if reason and events else {}
+    assert forced.provenance == {**known, **withheld}
+    assert can_be_forced(reason) == bool(withheld)
+    advice = "; --force captions it anyway" if withheld else ""
+    assert not_captioned(reason) == f"not captioned: {reason}{advice}"
 
 
 def test_without_a_limit_nothing_is_refused() -> None:

@@ -79,6 +79,22 @@ def test_the_same_event_in_other_words_is_one() -> None:
     assert len(found) == 1
 
 
+@pytest.mark.parametrize(
+    ("start", "caption", "count"),
+    [
+        (82.0, "the pan is heated", 1),  # 11 of 20 seconds
+        (84.0, "the pan is heated", 2),  # 9 of 20 seconds
+        (84.0, "crack the eggs", 1),  # and four of five words
+    ],
+)
+def test_events_are_one_by_half_of_their_time_or_half_of_their_words(
+    start: float, caption: str, count: int
+) -> None:
+    left, right = [Event(73.0, 93.0, "crack eggs")], [Event(start, 93.0, caption)]
+    found = long_videos.merge_events([(0, 100), (73, 173)], [left, right])
+    assert len(found) == count
+
+
 def test_what_only_one_window_says_counts_in_its_own_half() -> None:
     left = [Event(76, 80, "mine"), Event(95, 99, "at my edge")]
     right = [Event(77.5, 78, "at its edge"), Event(90, 94, "its own")]

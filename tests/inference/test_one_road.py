@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from starc.config import BeamSearch, apply_overrides, tiny
-from starc.files.annotations import VideoAnnotation
 from starc.inference.pipeline import Captioner, Options
 from starc.media.features import extract, save_features
 from starc.model.inputs import Collator
@@ -22,6 +21,7 @@ from starc.training.loop import Task, train
 from starc.training.recipes import Recipe, TrainConfig
 from starc.training.run import RunFolder
 from starc.types import Event
+from starc_eval.annotations import VideoAnnotation
 from support.clips import colour_clip
 from support.tiny import WIDTH, ColourEncoder, words_tokenizer
 

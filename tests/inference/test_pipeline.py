@@ -16,6 +16,7 @@ import pytest
 import torch
 from av.stream import Disposition
 
+import starc
 from starc import config
 from starc.config import BeamSearch, Windowing
 from starc.errors import CheckpointError, VideoError
@@ -84,7 +85,25 @@ def test_a_video_end_to_end(loaded: Loaded, options: Options, tmp_path: Path) ->
     assert captioned.provenance["speech"] == "subtitles ten secönds.srt"
     for name in ("json", "vtt", "srt", "html", "chapters", "csv", "markdown", "predictions"):
         assert formats.render(captioned, format=name)[0]
+    assert formats.render(captioned, format="transcript") == ("00:01 w1 w2 w3\n00:05 w4\n", ())
     assert Captioned.from_json(json.loads(json.dumps(captioned.to_json()))) == captioned
+
+
+@pytest.mark.parametrize("engine", ["auto", "none"])
+def test_an_address_is_one_clear_error(
+    loaded: Loaded, options: Options, tmp_path: Path, engine: str
+) -> None:
+    captioner = Captioner(loaded, options, encoder=ColourEncoder())
+    for address in ("https://a.org/talk.mp4", Path("https://a.org/talk.mp4")):
+        with pytest.raises(VideoError, match=r"^https://a\.org/talk\.mp4: is an address") as caught:
+            captioner.caption(address, speech=engine)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(VideoError, match="is an address"):
+            list(captioner.caption_all(address))
+    with pytest.raises(VideoError, match="no such file"):
+        captioner.caption(tmp_path / "nowhere" / "a.mp4", speech=engine)
+    with pytest.raises(CheckpointError, match="/model: no such folder; give a model"):
+        starc.load("https://a.org/model")
 
 
 def test_stages_and_frames_are_told(loaded: Loaded, options: Options, tmp_path: Path) -> None:
@@ -163,7 +182,7 @@ def test_a_sound_file_is_captioned_by_its_speech(
     captioned = captioner.caption(sound)
     assert captioned.duration == pytest.approx(8, abs=0.3) and captioned.events
     assert captioned.provenance["frames"] == "none: sound only"
-    assert "no pictures" in batch.doubts(captioned)[0]
+    assert "no pictures" in batch.warnings(captioned)[0]
     assert captioner.caption(sound) == captioned
 
 

@@ -110,3 +110,18 @@ def test_only_the_web_is_fetched(yt_dlp: Path, address: str) -> None:
     with pytest.raises(StarcError, match="begins with https://"), sources.local_files([address]):
         pass
     assert not yt_dlp.exists()
+
+
+def test_a_call_that_fetches_nothing_says_so(tmp_path: Path) -> None:
+    for address in ("https://a.org/b.mp4", Path("https://a.org/b.mp4")):
+        with pytest.raises(
+            VideoError, match=r"^https://a\.org/b\.mp4: is an address.*caption fetches"
+        ) as caught:
+            sources.check_local(address)
+        assert "starc caption fetches it" in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(VideoError, match=r"^-: standard input is read only by the command"):
+        sources.check_local("-")
+    with pytest.raises(VideoError, match=r"nowhere\.mp4: no such file; check the path"):
+        sources.check_local(tmp_path / "nowhere.mp4")
+    (tmp_path / "a: b.mp4").touch()
+    assert sources.check_local(str(tmp_path / "a: b.mp4")) == tmp_path / "a: b.mp4"

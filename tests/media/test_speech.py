@@ -207,14 +207,14 @@ def test_speech_that_is_not_english_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, again: str, english: bool
 ) -> None:
     monkeypatch.setattr(speech.moonshine, "Listener", Ears)
-    monkeypatch.setattr(Ears, "said", [said, again or said, said])
+    monkeypatch.setattr(Ears, "said", [said, again or said, again or said, said])
     monkeypatch.setattr(Ears, "hearings", [])
     path = write_clip(tmp_path / "a.mp4", seconds=3, audio="aac")
     for _ in range(2):  # the second answer is the cache's
         found = transcribe(path)
         assert bool(found.sentences) == english
         assert ("does not sound like English" in found.provenance) == (not english)
-    assert len(Ears.hearings) <= 2
+    assert len(Ears.hearings) <= 3
     if not english:
         with pytest.raises(SpeechError, match="--language en takes it for English"):
             transcribe(path, engine="moonshine")
@@ -233,7 +233,70 @@ def test_auto_goes_on_when_whisper_cannot_be_loaded(
 ) -> None:
     monkeypatch.setattr(speech, "WHISPER_MODEL", "nowhere")
     path = write_clip(tmp_path / "a.mp4", audio="aac")
-    assert "whisper" not in transcribe(path, language="en").provenance.split(":")[0]
+    assert not transcribe(path, language="en").provenance.startswith("faster-whisper")
+
+
+@pytest.mark.parametrize("broken", ["loading", "listening"])
+def test_a_whisper_that_fails_is_named(
+    tmp_path: Path,
+    whisper: list[dict[str, object]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    broken: str,
+) -> None:
+    def fail(*given: object, **options: object) -> None:
+        raise RuntimeError("out of memory")
+
+    if broken == "loading":
+        monkeypatch.setattr(speech, "WHISPER_MODEL", "nowhere")
+    else:
+        monkeypatch.setattr(sys.modules["faster_whisper"].WhisperModel, "transcribe", fail)
+    ears = speech.Recogniser(
+        "ears", lambda sound: speech.Heard((Sentence(0.0, 1.0, f"fry it {len([*sound(30)])}"),))
+    )
+    monkeypatch.setitem(speech._RECOGNISERS, "moonshine", lambda language, model: ears)
+    found = transcribe(write_clip(tmp_path / "a.mp4", audio="aac"), language="en")
+    assert found.sentences and found.provenance.startswith("ears (instead of faster-whisper: ")
+    assert "a.mp4: ears (instead of faster-whisper: " in caplog.text
+
+
+def said(*texts: str, seconds: float = 2.0) -> tuple[Sentence, ...]:
+    return tuple(Sentence(n * seconds, (n + 1) * seconds, text) for n, text in enumerate(texts))
+
+
+@pytest.mark.parametrize(
+    ("sentences", "duration", "why"),
+    [
+        (said("Thank you."), 5, "which recognisers make of noise"),
+        (said("Thanks for watching!", "you"), 300, "which recognisers make of noise"),
+        (said("Subtitles by the Amara.org community"), 20, "which recognisers make of noise"),
+        (said("Crack the eggs."), 60, "only 3 words were recognised in 1.0 minutes"),
+        (said(*["We have to see."] * 5), 12, "repeats the same words ('we have to see')"),
+        (said("and this is it " * 9), 12, "repeats the same words"),
+        (said("Crack the eggs."), 10, None),
+        (said("Crack two eggs.", "Thank you."), 20, None),
+        (said("Stir.", "Stir.", "Now add salt.", "Then pepper.", "And serve."), 20, None),
+        ((), 600, None),
+    ],
+)
+def test_what_is_no_speech_looks_like_none(
+    sentences: tuple[Sentence, ...], duration: float, why: str | None
+) -> None:
+    found = speech.trusted(sentences, duration)
+    assert found is None if why is None else why in str(found)
+
+
+def test_a_result_that_is_none_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ears = speech.Recogniser("ears", lambda sound: speech.Heard(said("Thanks for watching.")))
+    monkeypatch.setitem(speech._RECOGNISERS, "moonshine", lambda language, model: ears)
+    path = write_clip(tmp_path / "a.mp4", audio="aac")
+    assert transcribe(path, engine="moonshine") == speech.Transcript(
+        (),
+        "none: only 'Thanks for watching.', which recognisers make of noise (ears); "
+        "--speech FILE hands speech over",
+    )
+    path.with_suffix(".srt").write_text("1\n00:00:00,000 --> 00:00:01,000\nThank you.\n")
+    assert transcribe(path).sentences  # what a person hands over is taken as it is
 
 
 def test_cache(tmp_path: Path, empty_cache: Path, whisper: list[dict[str, object]]) -> None:
@@ -320,6 +383,10 @@ def test_wrong_calls(tmp_path: Path) -> None:
         transcribe(tmp_path / "a.mp4", engine="ears")  # type: ignore[arg-type]
     with pytest.raises(VideoError, match="no such file"):
         transcribe(tmp_path / "a.mp4")
+    with pytest.raises(VideoError, match="no such file"):
+        transcribe(tmp_path / "nowhere" / "a.mp4")
+    with pytest.raises(VideoError, match="is an address"):
+        transcribe(Path("https://a.org/a.mp4"))
 
 
 @needs_moonshine

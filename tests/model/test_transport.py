@@ -146,6 +146,20 @@ def test_the_published_step_may_end_worse_than_it_began() -> None:
 
 
 @pytest.mark.parametrize(("frames", "anchors"), MARGINALS)
+@pytest.mark.parametrize("largest", [0.5, 400.0])
+def test_the_bounded_step_knows_the_penalties_of_all_relaxed_sides(
+    frames: str, anchors: str, largest: float
+) -> None:
+    problem = random_problem(0, [20], 8)
+    options = options_of(frames, anchors, frame_penalty=0.3, anchor_penalty=0.12, bounded_step=True)
+    stiff = 0.07 + 0.3 * (frames == "relaxed") + 0.12 * (anchors == "relaxed")
+    step = transport.first_step(problem, options, torch.full((1, 8, 20), largest))
+    assert step.item() == pytest.approx(min(4 / largest, 1 / stiff))
+    free = dataclasses.replace(options, bounded_step=False)
+    assert transport.first_step(problem, free, torch.full((1, 8, 20), largest)) == 4 / largest
+
+
+@pytest.mark.parametrize(("frames", "anchors"), MARGINALS)
 def test_neighbours_and_padding_never_change_a_plan(frames: str, anchors: str) -> None:
     options = options_of(frames, anchors)
     counts = [9, 26, 17]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -150,7 +151,7 @@ def test_youtube_repairs_are_said() -> None:
         (0, 40, "a", 0.9), (40, 44, "b", 0.9), (44, 70, "c", 0.9), (70, 100, "d", 0.9)
     )
     result, notes = for_youtube(short)
-    assert [(c.start, c.caption) for c in result] == [(0, "a"), (40, "c"), (70, "d")]
+    assert [(c.start, c.caption) for c in result] == [(0, "a"), (44, "c"), (70, "d")]
     assert any("joined 1" in note for note in notes)
     result, notes = for_youtube(captioned((0, 100, "only", 0.9)))
     assert [c.caption for c in result] == ["only"]
@@ -160,3 +161,41 @@ def test_youtube_repairs_are_said() -> None:
 def test_a_video_too_short_for_youtube_says_so() -> None:
     with pytest.raises(VideoError, match=r"too short for YouTube chapters \(29\.0 s"):
         for_youtube(captioned((0, 20, "a", 0.9), duration=29))
+
+
+@settings(deadline=None, max_examples=100)
+@given(videos(shortest=30.0), st.sampled_from([0.2, 0.5, 0.8]))
+def test_what_is_joined_names_the_moment_it_begins_at(video: Captioned, level: float) -> None:
+    named = tuple(replace(e, caption=f"step {n}") for n, e in enumerate(video.events))
+    video = replace(video, events=named)
+    starts = {event.caption: event.start for event in named}
+    assert all(starts[event.caption] == event.start for event in regroup(video, level))
+    for chapter in chapters(video, level)[1:]:
+        assert starts[chapter.caption] == chapter.start
+    if chapters(video):
+        for chapter in for_youtube(video, level).chapters[1:]:
+            assert int(starts[chapter.caption]) == chapter.start
+
+
+@pytest.mark.parametrize("level", [0.3, 0.5])
+def test_an_introduction_takes_no_step_in(level: float) -> None:
+    video = captioned((30, 34, "chop", 0.1), (36, 60, "fry", 0.9), (70, 100, "serve", 0.9))
+    assert [(c.start, c.caption) for c in chapters(video, level)][:2] == [
+        (0, INTRODUCTION),
+        (30, "chop"),
+    ]
+    result = for_youtube(captioned((12, 16, "chop", 0.9), (16, 60, "fry", 0.9), (60, 90, "eat", 1)))
+    assert [(c.start, c.caption) for c in result.chapters] == [
+        (0, INTRODUCTION),
+        (16, "fry"),
+        (60, "eat"),
+    ]
+
+
+def test_youtube_gets_three_chapters_where_there_are_three() -> None:
+    video = captioned((0, 30, "a", 0.9), (30, 60, "b", 0.9), (60, 100, "c", 0.9))
+    result, notes = for_youtube(video, 0.3)
+    assert [c.caption for c in result] == ["a", "b", "c"]
+    assert notes == (
+        "granularity 0.3 would leave 1 chapters and YouTube wants three: it was not heeded",
+    )

@@ -25,10 +25,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starc.errors import ConfigError, VideoError
+from starc.media.subtitles import SRT_MARK, is_captions
 from starc.media.video import sample_frames
 from starc.output import formats, mp4
 from starc.output.chapters import clock, one_line, stamp
-from starc.types import Captioned, Event
+from starc.output.transcripts import TEXTS
+from starc.types import Captioned, Event, Sentence
 from support.clips import turn, write_clip
 
 NASTY = (
@@ -85,6 +87,76 @@ def test_srt(captioned: Captioned, tmp_path: Path) -> None:
     assert [line.plaintext for line in lines][0::2] == ["Crack the eggs.", "Serve, with salt."]
     assert "‹b›" in lines[1].plaintext and "(\\an8)" in lines[1].plaintext
     assert len(webvtt.from_srt(str(tmp_path / "a.srt")).captions) == 3
+
+
+def test_the_mark_of_an_srt_file_is_in_no_cue(captioned: Captioned, tmp_path: Path) -> None:
+    path = tmp_path / "a.srt"
+    formats.write(captioned, path)
+    with av.open(str(path)) as file:
+        cues = [bytes(packet).decode() for packet in file.demux(subtitles=0) if packet.size]
+    assert len(cues) == 3 and cues[-1] == "Serve, with salt."
+    assert is_captions(path)
+    formats.write(captioned, path)  # still known as ours
+    path.write_text(path.read_text("utf-8").replace(SRT_MARK, ""), "utf-8")
+    assert not is_captions(path)
+    with pytest.raises(ConfigError, match="not as starc wrote it"):
+        formats.write(captioned, path)
+
+
+def test_captions_of_earlier_versions_are_still_known(tmp_path: Path) -> None:
+    cue = "1\n00:00:00,000 --> 00:00:02,000\nCrack the eggs.\n"
+    (tmp_path / "a.srt").write_text(f"{cue}\n{SRT_MARK}\n")
+    note = "NOTE Captions by starc: what is seen, not what is said"
+    (tmp_path / "a.vtt").write_text(f"WEBVTT\n\n{note}\n\n{cue}")
+    assert is_captions(tmp_path / "a.srt") and is_captions(tmp_path / "a.vtt")
+
+
+@pytest.mark.parametrize(
+    ("origins", "note"),
+    [
+        ((("speech",),), "NOTE Captions by starc, written from the speech by small"),
+        (
+            (("pictures", "datastore"),),
+            "NOTE Captions by starc, written from the pictures and the datastore by small",
+        ),
+        ((("person",),), "NOTE Captions by starc, written by a person"),
+        (
+            (("speech",), ("person",)),
+            "NOTE Captions by starc, written from the speech by small; written by a person",
+        ),
+        (((),), "NOTE Captions by starc"),
+        (
+            (("speech",), ()),
+            "NOTE Captions by starc, written from the speech by small; of unknown origin",
+        ),
+    ],
+)
+def test_the_note_of_a_vtt_says_what_the_record_says(
+    origins: tuple[tuple[str, ...], ...], note: str, tmp_path: Path
+) -> None:
+    events = tuple(
+        Event(20.0 * n, 20.0 * n + 9, "stir", words_from=one) for n, one in enumerate(origins, 1)
+    )
+    video = Captioned("a.mp4", 99.0, events, provenance={"model": "small"})
+    for name in ("a.vtt", "a.chapters.vtt"):  # which has an introduction that nobody wrote
+        formats.write(video, tmp_path / name)
+        assert (tmp_path / name).read_text("utf-8").splitlines()[2] == note
+        assert is_captions(tmp_path / name)
+
+
+def test_no_model_name_breaks_a_vtt() -> None:
+    event = Event(0.0, 2.0, "stir", words_from=("speech",))
+    video = Captioned("a.mp4", 9.0, (event,), provenance={"model": "a\n\n0 --> 1"})
+    text, _ = formats.render(video, format="vtt")
+    assert [cue.text for cue in webvtt.from_string(text).captions] == ["stir"]
+
+
+def test_files_say_why_a_video_was_not_captioned() -> None:
+    nothing = Captioned("n.mp4", 3.0, (), reason="The speech is not about cooking.")
+    for name in ("vtt", "html", "markdown", "json"):
+        text, _ = formats.render(nothing, format=name)
+        assert "The speech is not about cooking." in text, name
+    assert webvtt.from_string(formats.render(nothing, format="vtt")[0]).captions == []
 
 
 def test_chapters_vtt_do_not_overlap(captioned: Captioned, tmp_path: Path) -> None:
@@ -256,6 +328,24 @@ def test_a_copy_keeps_everything_but_the_chapters(tmp_path: Path, ending: str) -
     assert again.read_bytes() == copy.read_bytes()
 
 
+@pytest.mark.parametrize("ending", [".mp4", ".mkv", ".mov"])
+def test_a_copy_keeps_the_chapters_that_a_video_has(tmp_path: Path, ending: str) -> None:
+    plain, source, copy = (tmp_path / f"{name}{ending}" for name in "abc")
+    make_film(plain)
+    mp4.embed_chapters(plain, source, [Event(0, 1, "theirs"), Event(1, 3, "theirs too")])
+    captioned = Captioned("b", 3.0, (Event(0, 3, "ours"),))
+    kept = formats.write(captioned, copy, source=source)
+    assert titles_of(copy) == titles_of(source) and titles_of(source)[0][-1] == "theirs"
+    assert kept[0] == (
+        "kept the 2 chapters that the video had and left ours out; "
+        "--replace-chapters puts ours in their place"
+    )
+    replaced = formats.write(captioned, copy, source=source, replace_chapters=True)
+    assert [title for *_, title in titles_of(copy)] == ["ours"]
+    assert replaced[0] == "replaced the 2 chapters that the video had"
+    assert not any("left out" in note for note in (*kept[1:], *replaced))
+
+
 def test_a_copy_stays_upright(tmp_path: Path) -> None:
     source = turn(write_clip(tmp_path / "a.mp4", seconds=1, codec="mpeg4"), 90)
     mp4.embed_chapters(source, tmp_path / "b.mp4", [Event(0, 1, "a")])
@@ -329,6 +419,7 @@ def test_a_disk_that_fills_under_a_video_copy(
         ("a.VTT", "vtt"),
         ("a.chapters.vtt", "chapters"),
         ("a.txt", "youtube"),
+        ("a.transcript.txt", "transcript"),
         ("a.chapters.mp4", "video"),
         ("a.webm", "video"),
         ("a.html", "html"),
@@ -348,10 +439,17 @@ def test_unknown_formats_and_modes_say_what_there_is(captioned: Captioned, tmp_p
 
 
 def test_mode_chapters_works_for_every_format(captioned: Captioned) -> None:
+    captioned = replace(captioned, sentences=(Sentence(0, 1, "Crack the eggs, says she"),))
     for name, format in formats.FORMATS.items():
         if format.render is not None:
             text, _ = formats.render(captioned, format=name, mode="chapters")
             assert "Crack the eggs" in text
+
+
+def test_a_transcript_of_silence_is_not_written(captioned: Captioned, tmp_path: Path) -> None:
+    with pytest.raises(VideoError, match=r"nothing is said in it; choose another format"):
+        formats.write(captioned, tmp_path / "a.transcript.txt")
+    assert not (tmp_path / "a.transcript.txt").exists()
 
 
 def test_a_video_without_events_is_a_valid_file(tmp_path: Path) -> None:
@@ -379,7 +477,7 @@ class Texts(HTMLParser):
 @given(st.text(max_size=80))
 def test_any_caption_survives_every_text_format(caption: str) -> None:
     events = (Event(0, 20, caption), Event(20, 40, "b"), Event(40, 60, "c"))
-    video = Captioned("v.mp4", 60, events)
+    video = Captioned("v.mp4", 60, events, (Sentence(0, 1, caption), Sentence(1, 2, "c")))
     texts = {
         name: formats.render(video, format=name)[0]
         for name, f in formats.FORMATS.items()
@@ -391,6 +489,10 @@ def test_any_caption_survives_every_text_format(caption: str) -> None:
     assert len(webvtt.from_string(texts["vtt"]).captions) == 3
     assert len(list(csv.reader(io.StringIO(texts["csv"], newline="")))) == 4
     assert len(texts["youtube"].splitlines()) == 3
+    assert len(texts["transcript"].splitlines()) == 2
+    for kind, render in TEXTS.items():
+        if kind != "txt":
+            assert len(pysubs2.SSAFile.from_string(render(video.sentences))) == 2
     parsed = Texts()
     parsed.feed(texts["html"])
     assert one_line(caption) in parsed.text

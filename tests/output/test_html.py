@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 import tempfile
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,25 @@ def test_an_empty_or_very_long_video_is_a_page_too() -> None:
         attributes for _, attributes in reader.tags if "tick" in attributes.get("class", "").split()
     ]
     assert 2 <= len(ticks) <= 9
+
+
+@pytest.mark.parametrize(
+    ("sources", "words", "apart"),
+    [
+        (("speech",), "from the speech", "Also computed, not used for these captions"),
+        (("pictures", "datastore"), "from the pictures and the datastore", None),
+        (("person",), "by a person", "Also computed, not used for these captions"),
+        ((), "unknown", "whether it was used is unknown"),
+    ],
+)
+def test_each_event_says_where_it_is_from(
+    sources: tuple[str, ...], words: str, apart: str | None
+) -> None:
+    video = everything()
+    events = [replace(one, times_from=sources, words_from=sources) for one in video.events]
+    text = read(replace(video, events=tuple(events))).text
+    assert text.count(f"Times: {words} · Words: {words}") == 3
+    assert "Retrieved captions" in text
+    for heading in ("not used for these captions", "whether it was used is unknown"):
+        # Once over the lane of the segments, once over what they retrieved.
+        assert text.count(heading) == (2 if apart and apart.endswith(heading) else 0)

@@ -8,8 +8,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from starc.files.annotations import VideoAnnotation
 from starc.types import Sentence
+from starc_eval.annotations import VideoAnnotation
 from support.scripts import script
 
 

@@ -11,8 +11,8 @@ import av
 import numpy as np
 import pytest
 
-from starc.files.annotations import VideoAnnotation, read_references
 from starc.media.video import probe, sample_frames
+from starc_eval.annotations import VideoAnnotation, read_references
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 VIDEO = EXAMPLES / "scrambled_eggs.mp4"

@@ -274,7 +274,7 @@ def test_a_store_travels_between_processes(monkeypatch: pytest.MonkeyPatch):
 
 def test_what_search_prepares_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(search, "HALF_FROM", 10)
-    monkeypatch.setattr(search, "_multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(search, "has_bfloat16", lambda: True)
     monkeypatch.setattr(datastore, "HALF_FROM", 10)
     monkeypatch.setattr(captions_module, "MAPPED", 10)
     store = random_store(50, 8)

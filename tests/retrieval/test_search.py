@@ -51,7 +51,7 @@ def clip_like(captions: int, width: int) -> Tensor:
 def test_half_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch, shape: str):
     monkeypatch.setattr(search, "HALF_FROM", 1000)
     monkeypatch.setattr(search, "SCAN_ROWS", 1024)
-    monkeypatch.setattr(search, "_multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(search, "has_bfloat16", lambda: True)
     rows = {
         "random": lambda: torch.randn(5000, 128, generator=torch.Generator().manual_seed(1)),
         "clip": lambda: clip_like(5000, 128),
@@ -85,12 +85,25 @@ def test_half_scan_prunes():
     assert all(10 <= len(index) < 1500 for index, _ in found)
 
 
+def test_the_bound_of_a_half_scan_covers_the_worst_rounding():
+    """Coordinates that bfloat16 rounds down by nearly half a unit: the error is over two thirds."""
+    row_D = torch.full((64,), (1 + 2**-8 - 2**-14) / 8)
+    row_D[60:] = 0
+    row_D[60] = (1 - row_D.square().sum()).sqrt()
+    rows = torch.stack([row_D, -row_D])  # their mean is zero
+    scan = search.HalfScan(rows)
+    ((_, score_SN, bound_S),) = scan.scores(rows)
+    error_SN = (score_SN.double() - rows.double() @ rows.double().T).abs()
+    assert (error_SN <= bound_S[:, None]).all()
+    assert (error_SN > 0.6 * bound_S[:, None]).all(), "half of it would not be enough"
+
+
 @pytest.mark.parametrize("what", ["processor", "kernel"])
 def test_a_machine_without_bfloat16_searches_in_float32(monkeypatch: pytest.MonkeyPatch, what: str):
     query_SD = torch.randn(3, 8, generator=torch.Generator().manual_seed(9))
     wanted = by_force(random_store(50, 8), query_SD, 3)
     monkeypatch.setattr(search, "HALF_FROM", 10)
-    monkeypatch.setattr(search, "_multiplies_bfloat16", lambda: what == "kernel")
+    monkeypatch.setattr(search, "has_bfloat16", lambda: what == "kernel")
     wrong = torch.tensor([-1.0])  # nothing may be off by so little
     prepare = search.HalfScan.prepare
     damaged = staticmethod(lambda rows: {**prepare(rows), "scan_length": wrong})

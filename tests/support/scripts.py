@@ -1,4 +1,4 @@
-"""The scripts in recipes/, benchmarks/ and examples/ as modules."""
+"""The scripts in recipes/, benchmarks/, examples/ and dev/ as modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from types import ModuleType
 
 import pytest
 
-FOLDERS = [str(Path(__file__).parents[2] / name) for name in ("recipes", "benchmarks", "examples")]
+NAMES = ("recipes", "benchmarks", "examples", "dev")
+FOLDERS = [str(Path(__file__).parents[2] / name) for name in NAMES]
 
 
 def script(name: str) -> ModuleType:

@@ -17,7 +17,6 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from starc.config import BeamSearch, Config, InputConfig, T5Config, TemporalConfig
-from starc.files.annotations import VideoAnnotation
 from starc.model.inputs import Collator
 from starc.retrieval.datastore import CaptionStore
 from starc.training.dataset import Videos
@@ -32,6 +31,7 @@ from starc.training.recipes import (
 from starc.training.run import RECIPE, RunFolder
 from starc.training.train import Files
 from starc.types import Sentence
+from starc_eval.annotations import VideoAnnotation
 
 WIDTH = 16
 STEPS = ["crack the eggs", "whisk the eggs", "heat the pan", "melt the butter", "serve it hot"]

@@ -20,6 +20,7 @@ from starc.types import Captioned, Event, Retrieved, Segment, Sentence
 from support import clips
 
 BOARD, PAN, BOWL, PLATE = range(4)
+ALL_INPUTS = ("speech", "pictures", "datastore")
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ def captioned(
             end_at = min(max(start_at + 1.0, end + draw.gauss(0, jitter) - 0.4), duration)
             text = step.caption if jitter == 0 else _reworded(step.caption, draw)
             confidence = round(draw.uniform(0.55, 0.95), 3)
-            events.append(Event(round(start_at, 2), round(end_at, 2), text, confidence))
+            event = Event(round(start_at, 2), round(end_at, 2), text, confidence)
+            events.append(replace(event, times_from=ALL_INPUTS, words_from=ALL_INPUTS))
         first, stop = math.ceil(start), min(math.ceil(end), len(times))
         for a, b in _pieces(first, stop, draw):
             kept = step.event and b - a >= 3

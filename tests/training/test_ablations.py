@@ -13,8 +13,6 @@ from typer.testing import CliRunner
 
 from starc.cli import app
 from starc.errors import ConfigError
-from starc.evaluation import score
-from starc.files.annotations import prediction_file, read_predictions
 from starc.retrieval import datastore
 from starc.retrieval.datastore import CaptionStore
 from starc.retrieval.hierarchy import HierarchicalStore
@@ -30,6 +28,8 @@ from starc.training.ablations import (
     write,
 )
 from starc.training.tables import ABLATIONS, Ablation, Row, ablation
+from starc_eval import score
+from starc_eval.annotations import prediction_file, read_predictions
 from support.small_training import SMALL, WIDTH, files
 
 
@@ -95,8 +95,8 @@ def test_an_ablation_goes_on_where_it_stopped(tmp_path: Path, arguments: list[st
     assert "| minus uniform | CIDEr" in before
 
 
-def test_rows_are_compared_with_the_first_video_by_video(tmp_path: Path, data: Path) -> None:
-    reference, predicted = data / "eval/own_medium_ref.json", data / "eval/own_medium.json"
+def test_rows_are_compared_with_the_first_video_by_video(tmp_path: Path, eval_data: Path) -> None:
+    reference, predicted = eval_data / "own_medium_ref.json", eval_data / "own_medium.json"
     every_other = {name: list(x)[::2] for name, x in read_predictions(predicted).items()}
     worse = tmp_path / "worse.json"
     worse.write_text(prediction_file(every_other))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from starc.files.annotations import read_predictions, write_predictions
 from starc.inference.predict import Prediction, WindowPrediction
 from starc.model import checkpoint
 from starc.model.starc import STaRC
@@ -19,6 +18,7 @@ from starc.training.evaluate import area_under_curve, evaluate, saliency_auc
 from starc.training.loop import train
 from starc.training.recipes import apply_overrides
 from starc.training.run import RunFolder
+from starc_eval.annotations import read_predictions, write_predictions
 from support import small_training as small
 
 WINDOWS = [

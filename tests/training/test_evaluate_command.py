@@ -10,11 +10,11 @@ from typer.testing import CliRunner, Result
 
 from starc.cli import app
 from starc.errors import AnnotationError
-from starc.files.annotations import read_predictions, read_references
 from starc.model import checkpoint
 from starc.model.starc import STaRC
 from starc.training.evaluate import evaluate
 from starc.training.recipes import apply_overrides
+from starc_eval.annotations import read_predictions, read_references
 from support import small_training as small
 
 WINDOWS = ["model.inputs.frames=8", "model.windowing.seconds=8", "model.windowing.longest=10"]

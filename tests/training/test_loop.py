@@ -23,7 +23,6 @@ from starc.errors import (
     MissingExtra,
     StarcError,
 )
-from starc.files.annotations import read_predictions
 from starc.model import checkpoint
 from starc.retrieval.datastore import CaptionStore
 from starc.training import loop
@@ -31,6 +30,7 @@ from starc.training.evaluate import headline_scores
 from starc.training.loop import Training, freeze, rate, train
 from starc.training.recipes import Recipe, TrainConfig, apply_overrides, to_dict
 from starc.training.run import RECIPE, RunFolder
+from starc_eval.annotations import read_predictions
 from support.small_training import recipe, task
 
 torch.set_num_threads(1)  # the model is so small that threads would only wait for each other

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from starc.cli import app
 from starc.errors import StarcError
-from starc.files.annotations import read_references
 from starc.model import checkpoint
 from starc.model.starc import STaRC
 from starc.training.convert import convert
 from starc.training.dataset import Videos
+from starc_eval.annotations import read_references
 from support import small_training as small
 from support.clips import write_clip
 
@@ -72,7 +72,7 @@ def test_vitt_is_trained_and_tested(vitt: Path) -> None:
         *("evaluate", vitt / "run/best", *files, "--annotations", vitt / "test.json"),
         *("--out", vitt / "predictions.json"),
     )
-    assert "refs:1 | videos:3/3" in shown and "3 accounts" in " ".join(shown.split())
+    assert "refs:1 | videos:3/3" in shown and "3 annotations" in " ".join(shown.split())
     assert list(json.loads((vitt / "predictions.json").read_text())["results"]) == [IDS[3]]
     again = starc("score", vitt / "predictions.json", vitt / "test.json")
     assert again.split("Segments")[0] == shown.split("Segments")[0]

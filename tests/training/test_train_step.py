@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from starc.files.annotations import VideoAnnotation
 from starc.model import published
 from starc.model.inputs import Collator
 from starc.model.starc import Batch, STaRC
@@ -19,6 +18,7 @@ from starc.training.dataset import Videos
 from starc.training.loop import Task, Training
 from starc.training.recipes import Recipe
 from starc.training.run import RunFolder
+from starc_eval.annotations import VideoAnnotation
 from support.scripts import script
 from support.small_training import tokenizer
 

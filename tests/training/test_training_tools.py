@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from starc.cli import app
 from starc.errors import AnnotationError, CheckpointError, ConfigError
-from starc.files.annotations import VideoAnnotation
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.starc import STaRC
@@ -27,6 +26,7 @@ from starc.training.recipes import Recipe, apply_overrides
 from starc.training.tables import ablation
 from starc.training.train import Files, initialised, run_training
 from starc.types import Sentence
+from starc_eval.annotations import VideoAnnotation
 from support.small_training import SMALL, files, recipe, task, videos
 
 

@@ -45,8 +45,8 @@ def test_the_page_captions_with_the_embedded_model_unless_told_otherwise(
 ) -> None:
     made: list[Any] = []
 
-    def caption(self: Any, path: Path, *, stop: Any, on_progress: Any) -> Captioned:
-        made.append(self._model)
+    def caption(self: Any, path: Path, *, force: bool, stop: Any, on_progress: Any) -> Captioned:
+        made.append((self, force))
         on_progress("watching", 3, 12)
         on_progress("listening", 30.4, 90.0)
         on_progress("captioning", 0.0, 1.0)
@@ -57,14 +57,18 @@ def test_the_page_captions_with_the_embedded_model_unless_told_otherwise(
         CliRunner().invoke(app, ["view", str(tmp_path), *options])
         said: list[tuple[Any, ...]] = []
         served["caption"](Path("a.mp4"), lambda *row, said=said: said.append(row), lambda: False)
-    assert made == [pipeline.EMBEDDED, pipeline.EMBEDDED, "some/folder"]
+    models = [captioner._model for captioner, _ in made]
+    assert models == [pipeline.EMBEDDED, pipeline.EMBEDDED, "some/folder"]
     assert said == [
         ("watching", 0.25, "3 of 12 frames seen"),
         ("listening", pytest.approx(0.3378, abs=1e-4), "30 of 90 s heard"),
         ("captioning", 0.0, ""),
     ]
+    served["caption_anyway"](Path("a.mp4"), lambda *row: None, lambda: False)
+    assert made[-1][0] is made[-2][0]  # one model for both
+    assert [force for _, force in made] == [False, False, False, True]
     CliRunner().invoke(app, ["view", str(tmp_path), "--model", "none"])
-    assert served["caption"] is None
+    assert served["caption"] is served["caption_anyway"] is None
 
 
 def test_every_format_of_caption_can_be_exported(served: dict[str, Any], tmp_path: Path) -> None:

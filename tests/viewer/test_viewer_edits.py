@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from starc.files.annotations import read_annotations
 from starc.types import Captioned, Event
 from starc.viewer import edits
 from starc.viewer.library import Item, Library, read_item
 from starc.viewer.server import create_app
+from starc_eval.annotations import read_annotations
 from support.viewer_sample import captioned, write_clip, write_record
 
 BASE = "http://127.0.0.1:8350"
@@ -56,6 +56,48 @@ def test_a_save_is_a_new_version_beside_the_old(folder: Path) -> None:
     assert [event.confidence for event in first.events] == [0.9, None]
     assert newest.saliency == first.saliency and newest.provenance["version"] == "2"
     assert read_item(item, 7) is None
+
+
+SPEECH, PERSON = ("speech",), ("person",)
+
+
+@pytest.mark.parametrize(
+    ("edited", "times", "words"),
+    [
+        ((1.0, 4.0, "peel"), SPEECH, SPEECH),
+        ((1.0004, 3.9996, "peel"), SPEECH, SPEECH),  # as subtitles keep it
+        ((1.0, 4.0, "peel it"), SPEECH, PERSON),
+        ((1.5, 4.0, "peel"), PERSON, SPEECH),
+        ((12.0, 14.0, "wash the hands"), PERSON, PERSON),
+        (edits.Edited(12.0, 14.0, "wash", (), ()), (), ()),  # read from a file
+        (edits.Edited(1.0, 4.0, "slice", PERSON, PERSON), PERSON, PERSON),
+        (
+            edits.Edited(12.0, 14.0, "wash", SPEECH, ("datastore",)),
+            PERSON,
+            PERSON,
+        ),  # not believed
+    ],
+)
+def test_what_a_person_changed_is_by_a_person(
+    edited: tuple[float, float, str] | edits.Edited, times: tuple[str], words: tuple[str]
+) -> None:
+    known = (
+        Event(1, 4, "peel", 0.9, times_from=SPEECH, words_from=SPEECH),
+        Event(5, 9, "slice", 0.4, times_from=SPEECH, words_from=SPEECH),
+    )
+    (event,) = edits.checked([edited], duration=20.0, known=known)
+    assert (event.times_from, event.words_from) == (times, words)
+    assert event.confidence == (0.9 if event == known[0] else None)
+
+
+def test_an_event_written_by_hand_ends_the_reason(tmp_path: Path) -> None:
+    write_record(tmp_path / "talk.json", Captioned("talk.mp4", 9.0, (), reason="out of domain"))
+    assert the_item(tmp_path).summary.reason == "out of domain"
+    edits.save(the_item(tmp_path), [(1.0, 2.0, "greet")], seen=0)
+    item = the_item(tmp_path)
+    newest = read_item(item)
+    assert newest is not None and newest.reason == item.summary.reason == ""
+    assert newest.events[0].words_from == newest.events[0].times_from == PERSON
 
 
 def test_an_older_version_can_be_made_the_newest(folder: Path) -> None:

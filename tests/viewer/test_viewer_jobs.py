@@ -14,12 +14,14 @@ import pytest
 from starlette.testclient import TestClient
 
 from starc.errors import SpeechError
+from starc.inference.pipeline import Captioner
 from starc.types import Captioned, Event
+from starc.viewer import edits
 from starc.viewer.jobs import JobQueue, QueueFull
-from starc.viewer.library import Library
+from starc.viewer.library import NOTHING_FOUND, Library
 from starc.viewer.server import ServerLimits, create_app
 from support.viewer_browser import running
-from support.viewer_sample import write_clip
+from support.viewer_sample import write_clip, write_record
 
 BASE = "http://127.0.0.1:8350"
 OURS = {"Origin": BASE}
@@ -133,6 +135,88 @@ def test_what_is_no_video_or_too_large_leaves_nothing(
             assert answer.status_code == status and answer.json()["message"]
         assert client.get("/api/jobs").json() == {"jobs": []}
     assert list(tmp_path.iterdir()) == []
+
+
+WHY = "out of domain: what is said is unlike the videos that the model was trained on"
+
+
+def declining(path: Path, *_: object) -> Captioned:
+    return Captioned(path.name, 4.0, (), reason=WHY)
+
+
+def test_a_video_that_was_declined_can_be_captioned_anyway(tmp_path: Path, clip: bytes) -> None:
+    (tmp_path / "talk.mp4").write_bytes(clip)
+    app = create_app([tmp_path], caption=declining, caption_anyway=quick)
+    with TestClient(app, base_url=BASE, headers=OURS) as client:
+
+        def video() -> dict[str, object]:
+            (one,) = client.get("/api/library").json()["videos"]
+            return dict(one)
+
+        path = f"/api/videos/{video()['id']}/caption"
+        assert client.post(path, params={"anyway": True}).status_code == 409  # nobody has tried
+        assert client.post(path).status_code == 202
+        (job,) = finish(client)
+        assert job["state"] == "done" and job["reason"] == WHY and not job["anyway"]
+        path = f"/api/videos/{video()['id']}"
+        assert video()["reason"] == WHY and video()["events"] == 0 and video()["declined"]
+        assert client.get(path).json()["can_caption_anyway"] is True
+        record = tmp_path / "talk.json"
+        before = json.loads(record.read_text())
+        given = {"title": "A talk", "source": "talk.mp4", "content": "1-a", "unfamiliar": "x"}
+        record.write_text(json.dumps({**before, "provenance": given}))
+        client.get("/api/library")
+        assert client.post(f"{path}/caption").status_code == 409
+        assert client.post(f"{path}/caption", params={"anyway": True}).status_code == 202
+        (job,) = finish(client)
+        assert job["state"] == "done" and job["anyway"] and not job["reason"]
+        assert video()["events"] == 1 and not video()["declined"] and video()["title"] == "A talk"
+        assert client.get(path).json()["can_caption_anyway"] is False
+        assert client.post(f"{path}/caption", params={"anyway": True}).status_code == 409
+        after = json.loads(record.read_text())["provenance"]
+        assert after == {key: given[key] for key in ("title", "source", "content")}
+
+
+def test_captioning_anyway_never_replaces_captions(tmp_path: Path, clip: bytes) -> None:
+    (tmp_path / "talk.mp4").write_bytes(clip)
+    record = write_record(tmp_path / "talk.json", declining(tmp_path / "talk.mp4"))
+    captions = Captioned("talk.mp4", 4.0, (Event(0, 2, "by somebody else"),))
+
+    def meanwhile(path: Path, *rest: Callable[..., bool]) -> Captioned:
+        write_record(record, captions)
+        return quick(path, lambda *_: None, lambda: False)
+
+    app = create_app([tmp_path], caption=quick, caption_anyway=meanwhile)
+    with TestClient(app, base_url=BASE, headers=OURS) as client:
+        (video,) = client.get("/api/library").json()["videos"]
+        client.post(f"/api/videos/{video['id']}/caption", params={"anyway": True})
+        (job,) = finish(client)
+        assert job["state"] == "failed" and "has captions by now" in str(job["error"])
+    assert Captioned.from_json(json.loads(record.read_text())) == captions
+
+
+@pytest.mark.parametrize(
+    ("reason", "versions", "can"),
+    [(WHY, 0, True), (WHY, 1, False), ("", 0, False), ("no event was found", 0, False)],
+)
+def test_only_withheld_captions_can_be_asked_for(
+    tmp_path: Path, clip: bytes, reason: str, versions: int, can: bool
+) -> None:
+    (tmp_path / "talk.mp4").write_bytes(clip)
+    write_record(tmp_path / "talk.json", Captioned("talk.mp4", 4.0, (), reason=reason))
+    if versions:
+        edits.save(Library([tmp_path]).refresh()[0], [(0.0, 2.0, "greet")], seen=0)
+    for anyway in (quick, None):
+        app = create_app([tmp_path], caption=quick, caption_anyway=anyway)
+        with TestClient(app, base_url=BASE, headers=OURS) as client:
+            (video,) = client.get("/api/library").json()["videos"]
+            opened = client.get(f"/api/videos/{video['id']}").json()
+            assert opened["can_caption_anyway"] is (can and anyway is not None)
+
+
+def test_the_page_knows_a_reason_for_which_nothing_was_withheld() -> None:
+    nothing = Captioned("talk.mp4", 4.0, (), provenance={"speech": "none: no sound"})
+    assert Captioner()._why_not(nothing).startswith(NOTHING_FOUND)
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(tmp_path: Path, clip: bytes) -> None:

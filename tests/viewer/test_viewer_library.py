@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,28 @@ def test_the_order_of_a_records_keys_does_not_matter(tmp_path: Path) -> None:
     path.write_text(json.dumps(dict(reversed(content.items()))))
     (item,) = Library([tmp_path]).refresh()
     assert item.summary.events == len(content["events"]) and not item.summary.problem
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"reason": "low confidence"}, "low confidence"),
+        ({"provenance": {"unfamiliar": "frames 2.76 away"}}, "out of domain"),  # of version 0.2
+        ({"events": [{"start": 0, "end": 1, "caption": "a"}], "reason": "low confidence"}, ""),
+        ({}, ""),
+    ],
+)
+def test_why_a_video_was_not_captioned(
+    tmp_path: Path, more: dict[str, object], reason: str
+) -> None:
+    record = replace(captioned("a.mp4", 9.0), events=()).to_json()
+    del record["reason"]
+    (tmp_path / "a.json").write_text(json.dumps(record | more))
+    (item,) = Library([tmp_path]).refresh()
+    assert item.as_row()["reason"] == reason and item.declined is bool(reason)
+    (tmp_path / "a.json").write_text(json.dumps(record | {"reason": 3}))
+    (item,) = Library([tmp_path]).refresh()
+    assert item.summary.problem
 
 
 def test_pipes_and_huge_records_are_passed_over(tmp_path: Path) -> None:

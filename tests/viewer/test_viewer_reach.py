@@ -119,7 +119,7 @@ def test_the_shelf_finds_sorts_and_filters(page: Any) -> None:
     page.wait_for_selector(".card")
 
     def titles() -> list[str]:
-        return page.locator(".card h2").all_inner_texts()
+        return page.locator(".card h2").all_text_contents()  # also of cards out of sight
 
     shelf = page.get_by_role("form", name="Which videos are shown")
     assert shelf.get_by_label("Order").input_value() == "worst"
@@ -181,12 +181,14 @@ def test_missed_is_only_what_the_reference_has(page: Any) -> None:
     page.get_by_role("button", name="Undo").click()
 
 
-def test_an_event_says_what_it_rests_on_and_the_record_how_it_was_made(page: Any) -> None:
+def test_an_event_says_where_it_is_from_and_the_record_how_it_was_made(page: Any) -> None:
     watch(page)
     page.keyboard.press("j")
-    box = page.get_by_role("group", name="What this event rests on")
-    said = box.inner_text()
-    assert "Found in" in said and "Similar known steps" in said and "Said here" in said
+    said = page.get_by_role("group", name="Where this event is from").inner_text()
+    origin = "from the speech, the pictures and the datastore"
+    assert said.startswith(f"Times: {origin} · Words: {origin}") and "not used" not in said
+    assert "Said here" in said and "looked up in the datastore" in said
+    assert "Retrieved captions" in said
     assert page.evaluate("starc.timeline.state.evidence.size") >= 2
     # One scale for all lists: half as similar is half as long.
     bars = page.evaluate("""[...document.querySelectorAll(".retrieved li")].map((row) =>
@@ -194,7 +196,104 @@ def test_an_event_says_what_it_rests_on_and_the_record_how_it_was_made(page: Any
     assert bars and all(abs(float(value) * 100 - float(width[:-1])) < 1.1 for value, width in bars)
     page.get_by_role("button", name="How was this made?").click()
     made = page.get_by_role("dialog", name="How was this made?")
-    assert "starc-demo" in made.inner_text() and "saliency" in made.inner_text()
+    assert "starc-demo" in made.inner_text() and "Saliency is how likely" in made.inner_text()
+    assert f"8 events. Times: {origin} · Words: {origin}." in made.inner_text()
+
+
+def test_what_had_no_part_in_the_captions_stands_apart(browser: Any, tmp_path: Path) -> None:
+    """Speech alone made these captions; the segments were only computed."""
+    record, speech = captioned("soup", 30.0), ("speech",)
+    heard = [replace(one, times_from=speech, words_from=speech) for one in record.events]
+    write_record(tmp_path / "soup.json", replace(record, events=tuple(heard)))
+    bare = replace(record, video="bare", events=tuple(heard), segments=())
+    write_record(tmp_path / "bare.json", bare)
+    with running(create_app([tmp_path])) as site:
+        for page in open_page(browser, site):
+            watch(page, "soup")
+            page.keyboard.press("j")
+            box = page.get_by_role("group", name="Where this event is from")
+            used, apart = box.inner_text().split("Also computed, not used for this caption")
+            assert used.startswith("Times: from the speech · Words: from the speech")
+            assert "Said here" in used and "segment" not in used and "Retrieved" not in used
+            assert "segment" in apart and "Retrieved captions" in apart
+            kinds = "new Set([...starc.timeline.state.evidence].map((one) => 'text' in one))"
+            assert page.evaluate(f"[...{kinds}]") == [True]  # sentences, no segment
+            lanes = page.evaluate("starc.timeline.layout.lanes.map((lane) => lane.kind)")
+            assert lanes[-2:] == ["note", "segments"]
+            page.get_by_role("tab", name="Segments").click()
+            note = "Also computed, not used for these captions."
+            assert page.locator(".list .apart").inner_text() == note
+            page.get_by_role("button", name="How was this made?").click()
+            made = page.get_by_role("dialog", name="How was this made?").inner_text()
+            assert note in made and "watched" not in made and "From all of these" not in made
+
+            watch(page, "bare")
+            assert not page.get_by_role("tab", name="Segments").is_visible()
+            assert "segments" not in page.evaluate("starc.timeline.layout.lanes.map((l) => l.kind)")
+            page.keyboard.press("a")
+            page.keyboard.type("wash the hands")
+            page.keyboard.press("Escape")
+            said = box.inner_text()
+            assert said == "Times: by a person · Words: by a person"
+            assert page.evaluate("starc.timeline.state.evidence.size") == 0
+            page.locator(".row > button").nth(3).click()
+            page.get_by_label("Caption", exact=True).fill("crush it")
+            page.keyboard.press("Escape")
+            assert box.inner_text().startswith("Times: from the speech · Words: by a person")
+            page.keyboard.press(">")
+            assert box.inner_text().startswith("Times: by a person · Words: by a person")
+            page.keyboard.press("Control+z")
+            assert box.inner_text().startswith("Times: from the speech · Words: by a person")
+            page.keyboard.press("Control+s")
+            until(page, "document.getElementById('toast').textContent.includes('version 1')")
+    saved = edits.read_captioned(tmp_path / "bare.edits" / "0001.json").events
+    changed = {one.caption: one.times_from for one in saved if one.words_from == ("person",)}
+    assert changed == {"wash the hands": ("person",), "crush it": speech}
+    assert sum(one.words_from == speech for one in saved) == len(saved) - 2
+
+
+def test_a_video_that_was_not_captioned_says_why_and_can_be_captioned_anyway(
+    browser: Any, tmp_path: Path
+) -> None:
+    write_clip(tmp_path / "talk.mp4", 6.0)
+    write_clip(tmp_path / "dark.mp4", 6.0)
+    write_record(tmp_path / "soup.json", captioned("soup", 30.0))
+    why = "out of domain: what is said is unlike the videos that the model was trained on"
+
+    def decline(path: Path, *_: object) -> Captioned:
+        reason = why if path.stem == "talk" else "no event was found"
+        return Captioned(path.name, 6.0, (), reason=reason)
+
+    def anyway(path: Path, *_: object) -> Captioned:
+        return replace(captioned(path.name, 6.0), provenance={"forced": why})
+
+    with running(create_app([tmp_path], caption=decline, caption_anyway=anyway)) as site:
+        for page in open_page(browser, site):
+            page.goto("/")
+            for title in ("talk", "dark"):
+                page.get_by_role("button", name=f"Caption {title}", exact=True).click()
+            page.locator(".job.done", has_text=why).wait_for()
+            page.locator(".job.done", has_text="no event was found").wait_for()
+            page.goto("/?show=bare")
+            cards = page.locator(".card")
+            cards.first.wait_for()
+            assert cards.locator("h2").all_text_contents() == ["dark", "talk"]
+            talk = cards.filter(has_text="talk")
+            assert talk.locator(".facts").text_content() == f"Not captioned: {why}."
+            assert talk.get_by_role("button", name="Caption talk anyway").is_visible()
+            assert cards.filter(has_text="dark").get_by_role("button").count() == 0
+            talk.locator("a").click()
+            page.wait_for_selector("body[data-ready]")
+            assert page.locator(".none").inner_text().startswith(f"Not captioned: {why}.")
+            page.get_by_role("button", name="Caption anyway").click()
+            page.locator(".job.done", has_text="captioned").wait_for()
+            watch(page, "talk")
+            assert page.locator(".row").count() == 8
+            warning = f"Captioned anyway; the captions are likely wrong ({why})."
+            assert page.locator(".list .apart").inner_text() == warning
+            page.get_by_role("button", name="How was this made?").click()
+            made = page.get_by_role("dialog", name="How was this made?").inner_text()
+            assert "Captioned anyway, despite" in made and why in made
 
 
 def test_follow_keeps_the_playhead_in_the_middle(page: Any) -> None:

@@ -18,9 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from starc.cli import app
-from starc.files.annotations import read_references
 from starc.types import Captioned
 from starc.viewer.server import create_app
+from starc_eval.annotations import read_references
 from support.viewer_browser import events, launch, open_page, point, running, until, watch
 from support.viewer_sample import captioned, make_library, write_clip
 
@@ -40,7 +40,7 @@ def walk(browser: Any, address: str, target: Path) -> dict[str, Any]:
         until(page, "document.querySelector('video').videoWidth > 0")  # from another folder
         before = events(page)
         page.locator(".row button").nth(1).click()
-        assert page.get_by_role("group", name="What this event rests on").is_visible()
+        assert page.get_by_role("group", name="Where this event is from").is_visible()
         until(page, f"Math.abs(starc.player.time - {before[1]['start']}) < 0.1")
         page.keyboard.press("e")
         words = page.get_by_label("Caption", exact=True)

@@ -1,7 +1,7 @@
 """The command line: parse, call the library, print. No logic, and no torch before it is needed.
 
 Results go to stdout or a file, words to stderr. Exit 0 ok, 1 failed, 2 usage or bad input, 3 some
-of a batch failed, 70 a bug of ours, 130 interrupted.
+of a batch failed, 4 not captioned, 70 a bug of ours, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import typer
 
 from starc.cli import caption, data, datastore, doctor, research, score, view
 from starc.errors import StarcError
+from starc.processor import prepare
 
 app = typer.Typer(
     help="Dense video captioning: a long video in, timestamped captions out.",
@@ -71,7 +72,8 @@ app.add_typer(research.recipes, name="recipes")
 
 
 def main() -> None:
-    """Run the command line; one line on stderr for whatever a user can mend."""
+    """Run the command line; one line on stderr for whatever a user can fix."""
+    prepare()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # What the formats are in, in every locale; a name may hold bytes that are no text.

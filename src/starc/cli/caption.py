@@ -78,6 +78,12 @@ def caption(
     beams: Annotated[
         int | None, typer.Option(min=1, help="Beams of the search; 1 is greedy and fastest.")
     ] = None,
+    lanes: Annotated[
+        bool,
+        typer.Option(
+            "--lanes", help="Also compute segments and retrieved captions that are not used."
+        ),
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     threads: Annotated[
         int | None,
@@ -104,35 +110,44 @@ def caption(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace files that starc did not write.")
     ] = False,
+    replace_chapters: Annotated[
+        bool,
+        typer.Option(
+            "--replace-chapters",
+            help="In a copy of a video that has chapters, put ours in their place.",
+        ),
+    ] = False,
     min_confidence: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Leave out events with a lower confidence.")
     ] = 0.0,
     force: Annotated[
         bool,
-        typer.Option(
-            "--force", help="Caption also videos unlike those that the model was trained on."
-        ),
+        typer.Option("--force", help="Show captions also where they are likely wrong, and say so."),
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say what is done, with which model and speech.")
     ] = False,
 ) -> None:
-    """Caption videos. One video goes to a file or to stdout, many into a folder."""
-    _set_voice(quiet=quiet, verbose=verbose)
-    from starc.inference.batch import Output
+    """Caption videos. One video goes to a file or to stdout, many into a folder.
+
+    Exit 0 captioned, 4 not captioned (no file is written), 1 failed, 3 some of many failed.
+    """
+    configure_logging(quiet=quiet, verbose=verbose)
+    from starc.inference.batch import NOT_CAPTIONED, Output
     from starc.inference.pipeline import Captioner, Options, speech_options
     from starc.media.container import MediaLimits
-    from starc.media.processor import set_threads
     from starc.media.sources import local_files
+    from starc.processor import set_threads
 
     if threads is not None:
         set_threads(threads)
     if model is None:
         model = "embedded"
         err.print(
-            "Using the embedded model starc-small-youcook2: it knows kitchens only. "
-            "For a full-size one: --model FOLDER (docs/model-card.md)",
+            "Using the embedded model starc-small-youcook2: trained on cooking videos, which it "
+            "captions from their speech (silent ones from pictures); other videos get no captions. "
+            "For another model: --model FOLDER (docs/model-card.md)",
             highlight=False,
             soft_wrap=True,
         )
@@ -144,6 +159,7 @@ def caption(
         device=device,
         precision=precision,
         force=force,
+        lanes=lanes,
         limits=MediaLimits.parse(limits or ()),
         **speech_options(speech),
     )
@@ -151,6 +167,7 @@ def caption(
         mode=mode,  # type: ignore[arg-type]
         granularity=granularity,
         overwrite=overwrite,
+        replace_chapters=replace_chapters,
         min_confidence=min_confidence,
         limits=options.limits,
     )
@@ -160,14 +177,12 @@ def caption(
             captioned = caption_file(videos[0], captioner, target, formats or (), output)
             for what, value in captioned.provenance.items() if verbose else ():
                 note(value, kind=what)
-            return
+            raise typer.Exit(NOT_CAPTIONED if captioned.reason else 0)
         counts = caption_folder(
             videos, model, target, options, formats or (), output, engine=engine, resume=resume,
             watch=watch,
         )  # fmt: skip
-    err.print(
-        f"{counts.done} done, {counts.skipped} done before, {counts.failed} failed", highlight=False
-    )
+    err.print(str(counts), highlight=False)
     raise typer.Exit(counts.exit_code)
 
 
@@ -175,7 +190,7 @@ def _say_fetching(address: str) -> None:
     err.print(f"Fetching {address} with yt-dlp", highlight=False, markup=False, soft_wrap=True)
 
 
-def _set_voice(*, quiet: bool, verbose: bool) -> None:
+def configure_logging(*, quiet: bool, verbose: bool) -> None:
     """How much is said on stderr. Results and errors always are."""
     err.quiet = quiet
     log = logging.getLogger("starc")
@@ -198,10 +213,11 @@ def caption_file(
 ) -> Captioned:
     """Caption one video into `out`, or onto stdout (WebVTT if no format is named).
 
-    Doubts are said before the file is written, which may fail.
+    Nothing is written where the result has a `reason`, which is said also by a quiet run. Warnings
+    are said before the file is written, which may fail.
     """
     from starc.files.cache import check_target
-    from starc.inference.batch import doubts
+    from starc.inference.batch import left_as_it_was, not_captioned
     from starc.output.formats import check_format, infer, render, write
     from starc.output.mp4 import check_copy
 
@@ -222,8 +238,13 @@ def caption_file(
     except KeyboardInterrupt:
         note("nothing was written; stages that were finished are kept, the same command goes on")
         raise
-    captioned, fewer = output.select(found)
-    for line in (*doubts(found), *fewer):
+    captioned, warnings = replace(output, picture_options=_given(captioner)).select(found)
+    if captioned.reason:
+        sys.stderr.write(f"{captioned.video}: {not_captioned(captioned.reason)}\n")
+        if out is not None and out.exists():
+            note(left_as_it_was(out))
+        return captioned
+    for line in warnings:
         note(line)
     chosen: dict[str, Any] = {
         "format": format,
@@ -234,14 +255,45 @@ def caption_file(
         text, notes = render(captioned, **chosen)
         sys.stdout.write(text)
     else:
-        chosen |= {"source": video, "overwrite": output.overwrite, "limits": output.limits}
+        chosen |= {
+            "source": video,
+            "overwrite": output.overwrite,
+            "replace_chapters": output.replace_chapters,
+            "limits": output.limits,
+        }
         try:
             notes = write(captioned, out, **chosen)
         except OSError as error:
             raise StarcError(f"{out}: cannot be written ({error.strerror})") from error
     for line in notes:
         note(line)
+    if out is not None:
+        written = f"{_contents(captioned, format, output)} → {out}"
+        err.print(written, highlight=False, markup=False, soft_wrap=True)
     return captioned
+
+
+def _contents(captioned: Captioned, format: str, output: Output) -> str:
+    """How many events or chapters a file holds."""
+    from starc.output import chapters
+    from starc.output.formats import FORMATS
+
+    if format == "youtube":
+        kind, held = "chapter", chapters.for_youtube(captioned, output.granularity).chapters
+    elif FORMATS[format].only_chapters or output.mode == "chapters":
+        kind, held = "chapter", chapters.chapters(captioned, output.granularity)
+    else:
+        kind, held = "event", chapters.regroup(captioned, output.granularity)
+    return f"{len(held)} {kind}{'' if len(held) == 1 else 's'}"
+
+
+def _given(captioner: Captioner) -> tuple[str, ...]:
+    """The options given that take no part where this model captions from speech alone."""
+    chosen = captioner.options
+    shown = {"--datastore": chosen.datastore, "--image-encoder": chosen.image_encoder}
+    values = {"--beams": chosen.beams, **({} if chosen.lanes else shown)}
+    given = tuple(f"{name} {value}" for name, value in values.items() if value is not None)
+    return given if given and captioner.speech_only else ()
 
 
 def caption_folder(
@@ -276,6 +328,7 @@ def caption_folder(
     files = [f for f in chosen if f != "predictions"]
     looks = _looks(inputs, out, files, engine) if watch else iter([find_jobs(inputs, out, files)])
     captioner, counts = Captioner(model, options), batch.Counts()
+    output = replace(output, picture_options=_given(captioner))
     jobs: dict[str, Job] = {}
     with bar("Captioning") as progress, Manifest(out) as manifest, _what_is_kept(manifest, watch):
         task = progress.add_task("", total=None if watch else 0)
@@ -320,14 +373,21 @@ def _looks(
 def _say_row(
     progress: Progress, task: TaskID, before: dict[str, ManifestRow], row: ManifestRow
 ) -> None:
+    from starc.inference.batch import not_captioned
+
     progress.advance(task)
     if before.get(row.name) is row:
         return  # said by the run that wrote it
-    for line in row.notes if row.status == "done" else (row.error,):
+    lines = {
+        "done": row.notes,
+        "not captioned": (not_captioned(row.reason), *row.notes),
+        "failed": (row.error,),
+    }
+    for line in lines[row.status]:
         named = line if Path(row.video).name in line else f"{row.video}: {line}"
         named = named.encode("utf-8", "replace").decode()
         progress.console.print(named, highlight=False, markup=False, soft_wrap=True)
-        if row.status != "done" and err.quiet:
+        if err.quiet and line not in row.notes:
             sys.stderr.write(f"{named}\n")
 
 
@@ -337,7 +397,8 @@ def _what_is_kept(manifest: Manifest, watch: bool) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        done = sum(row.status == "done" for row in manifest.rows.values())
-        note(f"{done} videos are done and kept in {manifest.folder}; the same command goes on")
+        done = sum(row.finished for row in manifest.rows.values())
+        what = "1 video is" if done == 1 else f"{done} videos are"
+        note(f"{what} done and kept in {manifest.folder}; the same command goes on")
         if not watch:
             raise

@@ -232,8 +232,8 @@ def join(
 @app.command()
 def info(name: Name) -> None:
     """Tell the kind, encoder, size, duplicates and, of approximate search, the recall."""
-    from starc.files.annotations import video_id
     from starc.retrieval.captions import duplicates
+    from starc_eval.annotations import video_id
 
     with _opened(name) as store:
         listed = store.listing()

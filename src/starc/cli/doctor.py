@@ -23,7 +23,6 @@ EXTRAS = {
     "clip": "CLIP, the encoder of the paper",
     "text": "the embedded text encoder, for new datastores",
     "train": "training",
-    "eval": "METEOR and SODA_c in `starc score`",
     "whisper": "speech recognition with Whisper",
     "url": "videos at an address, through yt-dlp",
     "viewer": "the page to watch and correct",
@@ -61,12 +60,12 @@ def examine() -> Iterator[Finding]:
         state = f"without {', '.join(missing)}" if missing else "installed"
         advice = f"pip install 'starc[{extra_name}]'"
         yield Finding(f"[{extra_name}]", not missing, f"{state} · {purpose}", advice)
-    built = importlib.util.find_spec("starc.evaluation._meteor") is not None
+    built = importlib.util.find_spec("starc_eval._meteor") is not None
     state = "C extension built" if built else "pure Python (the same numbers, slower)"
     compiler = shutil.which("cc") or shutil.which("gcc")
     advice = "" if compiler else "install a C compiler (Debian: apt-get install gcc), then "
-    direct = distribution("starc").read_text("direct_url.json") or ""
-    source = "-e ." if '"editable": true' in direct else "starc"
+    direct = distribution("starc-eval").read_text("direct_url.json") or ""
+    source = "-e packages/starc-eval" if '"editable": true' in direct else "starc-eval"
     advice += f"pip install --force-reinstall --no-deps {source}"
     yield Finding("fast METEOR", built, state, advice)
     # The paraphrase index is made by the first score; its absence is no fault.

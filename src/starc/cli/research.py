@@ -21,10 +21,8 @@ from starc.cli.score import (
     Overwrite,
     Protocol,
     check_protocol,
-    meteor_with_progress,
     require_annotators,
     save,
-    show,
 )
 
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
@@ -84,13 +82,13 @@ def data_check(
     recipe: Annotated[str | None, typer.Option(help="Recipe that the features are for.")] = None,
 ) -> None:
     """Report what is missing, wrong or leaking, before anything is trained. Exit 1 if serious."""
-    from starc.files.annotations import read_references
     from starc.media.features import FeatureStore
     from starc.media.subtitles import read_transcripts
     from starc.model.checkpoint import load
     from starc.retrieval.datastore import open_datastore
     from starc.training.data_check import examine
     from starc.training.recipes import recipe as recipe_of
+    from starc_eval.annotations import read_references
 
     width = recipe_of(recipe).model.temporal.features if recipe else None
     width = load(model_name(model)).image_width if model else width
@@ -160,7 +158,7 @@ def features(
             elif not err.is_terminal:
                 note(str(path), kind=f"{n}/{len(named)}")
     if failed:
-        note(f"{failed} of {len(named)} videos have no features; mend them and run this again")
+        note(f"{failed} of {len(named)} videos have no features; fix them and run this again")
         raise typer.Exit(3 if failed < len(named) else 1)
 
 
@@ -397,10 +395,12 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Caption annotated videos from their features, as `starc caption` would, and score that."""
-    from starc.evaluation import score
-    from starc.files.annotations import prediction_file
     from starc.files.cache import check_target
     from starc.training import evaluate as evaluation
+    from starc_eval import score
+    from starc_eval.annotations import prediction_file
+    from starc_eval.command import meteor_with_progress
+    from starc_eval.tables import show
 
     require_annotators(annotators)
     check_protocol(protocol)

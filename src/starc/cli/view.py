@@ -77,6 +77,7 @@ def view(
         return Export(FORMATS[name].ending[1:], lambda made: render(made, format=name)[0])
 
     written = [name for name, kind in FORMATS.items() if kind.render and name not in EXPORTS]
+    caption, anyway = (None, None) if model == "none" else captioning(model)
     serve(
         paths,
         host=host,
@@ -84,17 +85,19 @@ def view(
         token=token,
         announce=lambda address: typer.echo(f"starc: {address}", err=True),
         open_browser=browser,
-        caption=None if model == "none" else captioning(model),
+        caption=caption,
+        caption_anyway=anyway,
         exports={name: export(name) for name in written},
         reference=reference,
         compare=compare,
     )
 
 
-def captioning(model: str) -> Caption:
-    """The function with which the page captions a video, and stops when it is cancelled.
+def captioning(model: str) -> tuple[Caption, Caption]:
+    """With these the page captions a video, and stops when it is cancelled.
 
-    The model is loaded when it is first asked for: most who open the page only look.
+    The second also captions what the first declines. They share the model, which is loaded when
+    it is first asked for: most who open the page only look.
     """
 
     @functools.cache
@@ -103,13 +106,16 @@ def captioning(model: str) -> Caption:
 
         return Captioner(model)
 
-    def caption(path: Path, progress: Progress, cancelled: Callable[[], bool]) -> Captioned:
+    def caption(
+        path: Path, progress: Progress, cancelled: Callable[[], bool], *, force: bool = False
+    ) -> Captioned:
         def on_progress(stage: str, done: float, total: float) -> None:
             progress(stage, done / total if total else 0.0, seen(stage, done, total))
 
-        return captioner().caption(path, stop=Cancelled(cancelled), on_progress=on_progress)
+        stop = Cancelled(cancelled)
+        return captioner().caption(path, force=force, stop=stop, on_progress=on_progress)
 
-    return caption
+    return caption, functools.partial(caption, force=True)
 
 
 def seen(stage: str, done: float, total: float) -> str:

@@ -35,7 +35,7 @@ GROWTH = 64
 
 @dataclass
 class Cache:
-    """Keys and values of the tokens read so far, row by row; beyond `length_B` is rubbish."""
+    """Keys and values of the tokens read so far, row by row; beyond `length_B` undefined."""
 
     key: list[Tensor] = field(repr=False)
     value: list[Tensor] = field(repr=False)

@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from starc import processor
 from starc.decoder.t5 import T5
 from starc.errors import ConfigError
 
@@ -79,7 +80,7 @@ def has_bfloat16(device: torch.device) -> bool:
     """Whether `device` multiplies bfloat16 natively."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return device.type == "cpu" and _has("avx512_bf16", "amx_bf16", "bf16")
+    return device.type == "cpu" and processor.has_bfloat16()
 
 
 class Int8Linear(nn.Module):
@@ -99,7 +100,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("weight", weight_VD)
         self.register_buffer("scale_V", scale_V)
         self.product = (int8_product if has_int8_product() else plain_product)(weight_VD, scale_V)
-        self.level = 127 if _has("avx512_vnni", "avx_vnni", "amx_int8") else 63
+        self.level = 127 if processor.adds_bytes_in_32_bits() else 63
 
     @classmethod
     def of(cls, weight_VD: Tensor) -> Int8Linear:
@@ -196,9 +197,3 @@ def fused_linear(modules: Sequence[nn.Module], *, rows: int) -> Callable[[Tensor
         if (rows >= PACKED_ROWS or not exact) and has_packed_linear(weight_VD.dtype):
             return packed_linear(weight_VD, rows)
     return partial(F.linear, weight=weight_VD)
-
-
-def _has(*names: str) -> bool:
-    """Whether the processor has any of these abilities; no, where torch (2.6) does not tell."""
-    tell: Callable[[], dict[str, object]] = getattr(torch.cpu, "get_capabilities", dict)
-    return any(tell().get(name) for name in names)

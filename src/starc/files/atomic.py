@@ -18,89 +18,21 @@ import json
 import os
 import re
 import shutil
-import stat
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from starc.errors import StarcError
-from starc.files.reading import read_text
+from starc_eval.atomic import UMASK, flush, lock, replacing, replacing_path
+from starc_eval.reading import read_text
 
-if sys.platform != "win32":
-    import fcntl
+__all__ = ["recover", "replacing", "replacing_folder", "replacing_path", "require_ours", "sweep"]
 
 YOUNG = 2.0
 """Seconds."""
-_UMASK = os.umask(0o077)
-os.umask(_UMASK)  # asked once: between two such calls another thread's files would be wrong
-
-
-@contextmanager
-def replacing(path: str | Path, *, binary: bool = False, new: bool = False) -> Iterator[IO[Any]]:
-    """An open file that becomes `path` when the block ends without an error."""
-    # A name may hold bytes that are no text: they are shown as such.
-    how: dict[str, Any] = {"encoding": "utf-8", "errors": "backslashreplace", "newline": ""}
-    with (
-        replacing_path(path, new=new) as part,
-        part.open("wb" if binary else "w", **({} if binary else how)) as file,
-    ):
-        yield file
-
-
-@contextmanager
-def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
-    """An empty file that becomes `path`, for libraries that open files themselves.
-
-    With `new` it replaces nothing and follows no link: FileExistsError if anything is there.
-    """
-    path = Path(path) if new else _target(Path(path))
-    kept = not new and path.exists()
-    mode = stat.S_IMODE(path.stat().st_mode) if kept else 0o666 & ~_UMASK
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    part = Path(name)
-    try:
-        _lock(handle)
-        yield part
-        _flush(part)
-        part.chmod(mode)
-        if new:
-            _give(part, path)
-        else:
-            os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
-    finally:
-        os.close(handle)
-
-
-def _target(path: Path) -> Path:
-    """Where a file is to be written: what a link leads to, and nothing but a file."""
-    real = Path(os.path.realpath(path)) if path.is_symlink() else path
-    if real.is_symlink():
-        raise OSError(errno.ELOOP, "is a link to itself", str(path))
-    if real.exists() and not real.is_file():
-        what = "is a folder" if real.is_dir() else "is a device or a pipe, not a file"
-        raise OSError(errno.EINVAL, what, str(path))
-    return real
-
-
-def _give(part: Path, path: Path) -> None:
-    """Let `part` have the name `path` if nobody has it: a link fails where a rename would not."""
-    try:
-        os.link(part, path)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-        os.replace(part, path)
-    else:
-        part.unlink()
 
 
 @contextmanager
@@ -118,12 +50,12 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
     fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
     handle = os.open(fresh, os.O_RDONLY)
     try:
-        _lock(handle)
-        fresh.chmod(0o777 & ~_UMASK)
+        lock(handle)
+        fresh.chmod(0o777 & ~UMASK)
         yield fresh
         for file in fresh.rglob("*"):
             if file.is_file():
-                _flush(file)
+                flush(file)
         _swap(fresh, folder)
     finally:
         os.close(handle)
@@ -200,26 +132,13 @@ def _sweep(part: Path, age: float) -> None:
         try:
             if time.time() - os.fstat(handle).st_ctime < age:
                 return
-            _lock(handle, wait=False)
+            lock(handle, wait=False)
             if part.is_dir():
                 shutil.rmtree(part)
             else:
                 part.unlink()
         finally:
             os.close(handle)
-
-
-def _lock(handle: int, *, wait: bool = True) -> None:
-    """Hold what is being written until it is closed: by this the living are known."""
-    if sys.platform == "win32":
-        if not wait:
-            raise OSError(errno.ENOLCK, "no locks")
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except OSError:
-        if not wait:  # some network disks know no locks: there nothing is swept
-            raise
 
 
 def _swap(fresh: Path, folder: Path) -> None:
@@ -236,8 +155,3 @@ def _swap(fresh: Path, folder: Path) -> None:
         recover(folder)
         raise
     shutil.rmtree(aside, ignore_errors=True)
-
-
-def _flush(file: Path) -> None:
-    with file.open("rb") as opened:
-        os.fsync(opened.fileno())

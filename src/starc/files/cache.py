@@ -20,9 +20,25 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from starc.errors import ConfigError, StarcError, VideoError
+from starc.errors import ConfigError, VideoError
 from starc.files.atomic import replacing, replacing_path
-from starc.files.reading import parse_json
+from starc_eval.cache import cache_folder, make_folder
+from starc_eval.reading import parse_json
+
+__all__ = [
+    "cache_folder",
+    "check_target",
+    "content_name",
+    "fingerprint",
+    "hub_is_away",
+    "key",
+    "key_of_file",
+    "make_folder",
+    "read",
+    "remember",
+    "write",
+    "write_text",
+]
 
 log = logging.getLogger("starc")
 
@@ -34,26 +50,6 @@ SETTLED_NS = 100_000_000
 HUB_SECONDS = 3.0
 """So long the model hub may take to answer."""
 _HASHING = threading.Lock()
-
-
-def cache_folder(kind: str = "") -> Path:
-    """$XDG_CACHE_HOME/starc, by default ~/.cache/starc; or where entries of a kind are kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(base) if base else Path("~/.cache").expanduser()) / "starc" / kind
-    except RuntimeError as error:
-        raise StarcError("cache: no home folder to keep it in; set XDG_CACHE_HOME") from error
-
-
-def make_folder(folder: Path) -> Path:
-    """`folder`, made if need be; what lies in our cache is nobody else's to read."""
-    with suppress(StarcError):
-        root = cache_folder()
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if root.stat().st_mode & 0o077:
-            root.chmod(0o700)
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def fingerprint(path: Path) -> str:

@@ -1,1 +1,1 @@
-"""From a video to its events: one road for captioning, validation, evaluation and analysis."""
+"""From a video to its events: one code path for captioning, validation, evaluation and analysis."""

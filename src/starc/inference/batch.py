@@ -3,8 +3,8 @@
 Reading a video (features, speech) happens in worker threads while the model is busy with others,
 several at once where it can, in the calling thread, which also writes the files and then the
 manifest row. The number of videos under way is fixed, so memory does not grow with the list. A
-video that cannot be captioned gets a row that says why and stops nobody else; a full disk and
-Ctrl-C stop the run.
+video that fails, or for which the model has no captions, gets a row that says why and stops nobody
+else; a full disk and Ctrl-C stop the run.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from starc.errors import ConfigError, StarcError
-from starc.files.annotations import prediction_file
 from starc.files.atomic import sweep
 from starc.files.cache import fingerprint, write_text
 from starc.inference.jobs import Job, Manifest, ManifestRow
-from starc.inference.pipeline import Captioner, ReadVideo
+from starc.inference.pipeline import GUESS, Captioner, ReadVideo, can_be_forced
 from starc.media.container import MediaLimits
 from starc.output import formats
 from starc.output.formats import Mode
-from starc.types import Captioned
+from starc.types import Captioned, Event
+from starc_eval.annotations import prediction_file
 
 log = logging.getLogger("starc")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-UNSURE = 0.25
-"""Median confidence of a video's events below which they are called guesses."""
-NO_DOUBT = ("no sound", "not asked for")
-"""Why there may be no speech without a word about it."""
+EXPECTED_SILENCE = ("no sound", "not asked for")
+"""Why there may be no speech without a warning."""
+NOT_CAPTIONED = 4
+"""Exit code where nothing failed and no video has captions."""
 WORKERS = 2
 """Threads that read videos."""
 PATIENCE = 3.0
@@ -56,10 +56,14 @@ class Output:
     granularity: float = 1.0
     overwrite: bool = False
     """Replace files that we did not write."""
+    replace_chapters: bool = False
+    """Of a copied video, the chapters that it has already."""
     min_confidence: float = 0.0
     """Events that are less sure are left out."""
     limits: MediaLimits = field(default_factory=MediaLimits)
     """Of a video that is copied with its chapters."""
+    picture_options: tuple[str, ...] = ()
+    """As given, such as "--beams 8"; they change no event that is made from speech alone."""
 
     def __post_init__(self) -> None:
         if self.mode not in (None, *get_args(Mode)):
@@ -68,23 +72,40 @@ class Output:
             raise ConfigError(f"--granularity: must be above 0 (found {self.granularity:g})")
 
     def select(self, captioned: Captioned) -> tuple[Captioned, tuple[str, ...]]:
-        """The events that are sure enough, and a note on the others."""
+        """The events that are sure enough, and notes; a reason where there is no event."""
+        if not captioned.events:
+            return replace(captioned, reason=captioned.reason or "no event was found"), ()
         events = tuple(
             event
             for event in captioned.events
             if event.confidence is None or event.confidence >= self.min_confidence
         )
-        fewer = len(captioned.events) - len(events)
+        fewer, notes = len(captioned.events) - len(events), list(warnings(captioned))
         what = "1 event" if fewer == 1 else f"{fewer} events"
-        notes = (f"left out {what} below {self.min_confidence:.0%}",) if fewer else ()
-        return replace(captioned, events=events), notes
+        if not events:
+            why = f"{what} found, none with a confidence of {self.min_confidence:.0%} or more"
+            return replace(captioned, events=(), reason=why), ()
+        if fewer:
+            notes.append(f"left out {what} below {self.min_confidence:.0%}")
+        if self.picture_options and _sources(events) == {"speech"}:
+            notes.append(
+                f"{', '.join(self.picture_options)} changed nothing: the events of "
+                f"{captioned.video} were made from speech alone"
+            )
+        return replace(captioned, events=events), tuple(notes)
 
     def write(self, captioned: Captioned, job: Job) -> Written:
-        """Write all files of a job; a format that refuses is left out, but never our JSON."""
-        left_out, notes = list[str](), list(doubts(captioned))
-        captioned, doubtful = self.select(captioned)
-        notes += doubtful
+        """Write all files of a job; a format that refuses is left out, but never our JSON.
+
+        Of a video that was not captioned only our JSON is written, for the viewer to say why.
+        """
+        captioned, selected = self.select(captioned)
+        left_out, notes = list[str](), list(selected)
         for format, path in job.outputs.items():
+            if captioned.reason and format != "json":
+                left_out.append(format)
+                notes += [left_as_it_was(path)] if path.exists() else []
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
                 notes += formats.write(
@@ -95,6 +116,7 @@ class Output:
                     granularity=self.granularity,
                     source=job.video,
                     overwrite=self.overwrite,
+                    replace_chapters=self.replace_chapters,
                     limits=self.limits,
                 )
             except StarcError as error:
@@ -102,7 +124,7 @@ class Output:
                 if format == "json" or len(left_out) == len(job.outputs):
                     raise
                 notes.append(f"no {format}: {reason(error)}")
-        return Written(tuple(left_out), tuple(dict.fromkeys(notes)))
+        return Written(tuple(left_out), tuple(dict.fromkeys(notes)), captioned.reason)
 
 
 class Written(NamedTuple):
@@ -111,32 +133,41 @@ class Written(NamedTuple):
     left_out: tuple[str, ...]
     """Formats."""
     notes: tuple[str, ...]
+    reason: str = ""
+    """Why the video was not captioned."""
 
 
-def doubts(captioned: Captioned) -> tuple[str, ...]:
-    """What a reader should know before believing the captions."""
+def not_captioned(reason: str) -> str:
+    """The line on a video without captions, with what to do where something can be done."""
+    advice = "; --force captions it anyway" if can_be_forced(reason) else ""
+    return f"not captioned: {reason}{advice}"
+
+
+def left_as_it_was(path: Path) -> str:
+    """A note on an earlier file of a video that is not captioned now."""
+    return f"{path.name}: left as it was, from an earlier run"
+
+
+def _sources(events: Sequence[Event]) -> set[str]:
+    """The inputs that the events were made from; empty: unknown."""
+    return {source for event in events for source in (*event.times_from, *event.words_from)}
+
+
+def warnings(captioned: Captioned) -> tuple[str, ...]:
+    """What a reader should know before relying on the captions; nothing where there are none."""
+    if not captioned.events:
+        return ()
     known = [event.confidence for event in captioned.events if event.confidence is not None]
     lines = []
-    if captioned.provenance.get("frames", "").startswith("none"):
+    if captioned.provenance.get("frames") == "none: sound only":
         lines.append("no pictures: the captions are made of the speech alone")
     nothing, _, why = captioned.provenance.get("speech", "").partition(": ")
-    if nothing == "none" and why not in NO_DOUBT:
+    if nothing == "none" and why not in EXPECTED_SILENCE:
         lines.append(f"the speech was left out: {why}")
-    if "forced" in captioned.provenance:
-        lines.append("unlike the videos that this model knows: take the captions for inventions")
-    elif "unfamiliar" in captioned.provenance:
-        lines.append(
-            "not captioned: this is unlike the videos that the model knows, it would invent what "
-            "happens; --force shows that"
-        )
-        return tuple(lines)
-    if not captioned.events:
-        lines.append("no event was found")
-    elif known and statistics.median(known) < UNSURE:
-        lines.append(
-            f"low confidence ({statistics.median(known):.0%}): take the captions for guesses; does "
-            "the model know such videos?"
-        )
+    if "unfamiliar" in captioned.provenance:
+        lines.append("captions are likely wrong (out of domain)")
+    if known and (median := statistics.median(known)) < GUESS:
+        lines.append(f"captions are likely wrong (low confidence): the median is {median:.0%}")
     return tuple(lines)
 
 
@@ -145,26 +176,35 @@ class Counts:
     """How many videos ended how."""
 
     done: int = 0
+    """Captioned."""
     failed: int = 0
     skipped: int = 0
-    """Done by an earlier run."""
+    """Captioned by an earlier run."""
+    without: int = 0
+    """Not captioned."""
+    skipped_without: int = 0
+    """Not captioned by an earlier run."""
 
     def plus(self, row: ManifestRow) -> Counts:
-        if row.status == "done":
-            return Counts(self.done + 1, self.failed, self.skipped)
-        return Counts(self.done, self.failed + 1, self.skipped)
+        if row.finished:
+            return self + (Counts(done=1) if row.status == "done" else Counts(without=1))
+        return self + Counts(failed=1)
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.done + other.done, self.failed + other.failed, self.skipped + other.skipped
-        )
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def __str__(self) -> str:
+        before = self.skipped + self.skipped_without
+        said = f"{self.done} captioned, {self.without} without captions, {self.failed} failed"
+        return said + (f", {before} done before" if before else "")
 
     @property
     def exit_code(self) -> int:
-        """0 if all went well, 1 if none did, 3 if some did not."""
-        if not self.failed:
-            return 0
-        return 3 if self.done or self.skipped else 1
+        """0 captioned, 1 all failed, 3 some failed, NOT_CAPTIONED if no video has captions."""
+        captioned, without = self.done + self.skipped, self.without + self.skipped_without
+        if self.failed:
+            return 3 if captioned or without else 1
+        return NOT_CAPTIONED if without and not captioned else 0
 
 
 OnRow = Callable[[ManifestRow], None]
@@ -178,20 +218,23 @@ def pending(
     resume: bool,
     overwrite: bool = False,
     on_row: OnRow | None = None,
-) -> tuple[list[Job], int]:
-    """Jobs that are still to do, and how many are not; clears what a killed run left behind.
+) -> tuple[list[Job], Counts]:
+    """Jobs that are still to do, and a count of the others; clears what a killed run left behind.
 
     `on_row` hears of those done before.
     """
-    todo = []
+    todo, before = [], Counts()
     for job in jobs:
         if not (resume and manifest.is_done(job, settings, whole=overwrite)):
             todo.append(job)
-        elif on_row is not None:
-            on_row(manifest.rows[job.name])
+            continue
+        row = manifest.rows[job.name]
+        before += Counts(skipped=1) if row.status == "done" else Counts(skipped_without=1)
+        if on_row is not None:
+            on_row(row)
     outputs = (path for job in todo for path in job.outputs.values())
     sweep(outputs, alone=True)  # the manifest is locked
-    return todo, len(jobs) - len(todo)
+    return todo, before
 
 
 def run(
@@ -214,10 +257,9 @@ def run(
         raise ValueError(f"need one worker at least, got {workers = }")
     output = output or Output()
     settings = settings_of(captioner, output)
-    todo, skipped = pending(
+    todo, counts = pending(
         jobs, manifest, settings, resume=resume, overwrite=output.overwrite, on_row=on_row
     )
-    counts = Counts(skipped=skipped)
     # Closed at once on Ctrl-C: an exception's traceback would keep the threads going.
     with closing(_read_ahead(todo, captioner, workers)) as ready:
         for items in ready:
@@ -232,7 +274,8 @@ def run(
 def settings_of(captioner: Captioner, output: Output) -> str:
     """What rows record as the settings of a run."""
     chosen = f"{captioner.settings} {output.mode or ''} {output.granularity:g}"
-    return chosen + (f" {output.min_confidence:g}" if output.min_confidence else "")
+    chosen += f" {output.min_confidence:g}" if output.min_confidence else ""
+    return chosen + (" replace-chapters" if output.replace_chapters else "")
 
 
 @dataclass(slots=True)
@@ -371,12 +414,13 @@ def done_row(
     return ManifestRow(
         name=job.name,
         video=str(job.video.absolute()),
-        status="done",
+        status="not captioned" if written.reason else "done",
         seconds=round(seconds, 3),
         settings=settings,
         outputs=manifest.relative(files),
         left_out=written.left_out,
         notes=written.notes,
+        reason=written.reason,
         **identity,
     )
 
@@ -389,7 +433,7 @@ def identify(video: Path) -> dict[str, Any]:
 
 
 def failed_row(job: Job, error: Exception, seconds: float, settings: str) -> ManifestRow:
-    """The row of a video that could not be captioned; a full disk is raised instead."""
+    """The row of a video that failed; a full disk is raised instead."""
     if isinstance(error, OSError) and error.errno in DISK_FULL:
         raise disk_full(next(iter(job.outputs.values())).parent) from error
     if not isinstance(error, StarcError):
@@ -430,11 +474,14 @@ def reason(error: BaseException) -> str:
 def write_predictions(
     jobs: Sequence[Job], manifest: Manifest, path: Path, *, overwrite: bool = False
 ) -> None:
-    """All finished videos of a batch in one file of the papers' format, read from their JSON."""
+    """All finished videos of a batch in one file of the papers' format, read from their JSON.
+
+    A video that was not captioned has an empty list.
+    """
     videos = {}
     for job in jobs:
         row = manifest.rows.get(job.name)
-        if row is not None and row.status == "done":
+        if row is not None and row.finished:
             text = job.outputs["json"].read_text("utf-8")
             events = Captioned.from_json(json.loads(text)).events
             videos[job.name] = [(one.start, one.end, one.caption) for one in events]

@@ -58,10 +58,9 @@ def run(
     """
     ray = _ray()
     output = output or Output()
-    todo, skipped = pending(
+    todo, counts = pending(
         jobs, manifest, settings, resume=resume, overwrite=output.overwrite, on_row=on_row
     )
-    counts = Counts(skipped=skipped)
     for first in range(0, len(todo), WAVE):
         missing = dict(enumerate(todo[first : first + WAVE]))
         for _ in range(TRIES):

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import IO, Literal
 
 from starc.errors import StarcError, VideoError
-from starc.files.annotations import VIDEO_ENDINGS, video_id
 from starc.files.cache import fingerprint
-from starc.files.reading import read_text
 from starc.output import mp4
 from starc.output.formats import FORMATS
+from starc_eval.annotations import VIDEO_ENDINGS, video_id
+from starc_eval.reading import read_text
 
 if sys.platform != "win32":
     import fcntl
@@ -198,7 +198,7 @@ def _owners(out: Path) -> dict[str, str]:
         rows = read_rows((out / MANIFEST).read_bytes())
     except OSError:
         return {}
-    return {name.casefold(): row.video for name, row in rows.items() if row.status == "done"}
+    return {name.casefold(): row.video for name, row in rows.items() if row.finished}
 
 
 def _is_same(owner: str, video: str) -> bool:
@@ -255,6 +255,9 @@ def _ending(format: str, video: Path) -> str:
     return COPY + (ending if ending in mp4.CONTAINERS else ".mkv")
 
 
+Status = Literal["done", "not captioned", "failed"]
+
+
 @dataclass(frozen=True, slots=True)
 class ManifestRow:
     """What became of one video."""
@@ -262,7 +265,7 @@ class ManifestRow:
     name: str
     """Of the job."""
     video: str
-    status: Literal["done", "failed"]
+    status: Status
     seconds: float
     """Time spent on it."""
     settings: str
@@ -274,9 +277,16 @@ class ManifestRow:
     outputs: tuple[str, ...] = ()
     """Files written, relative to the manifest."""
     left_out: tuple[str, ...] = ()
-    """Formats that refused this video; `notes` say why."""
+    """Formats that were not written; `notes` or `reason` say why."""
     notes: tuple[str, ...] = ()
     error: str = ""
+    reason: str = ""
+    """Why the video was not captioned."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is an answer, which may be that the video gets no captions."""
+        return self.status in ("done", "not captioned")
 
 
 def read_rows(text: bytes) -> dict[str, ManifestRow]:
@@ -287,7 +297,7 @@ def read_rows(text: bytes) -> dict[str, ManifestRow]:
             data = json.loads(line)
             lists = {key: tuple(data.get(key, ())) for key in ("outputs", "left_out", "notes")}
             row = ManifestRow(**{**data, **lists})
-            texts = (row.name, row.video, row.status, row.settings, row.hash, row.error)
+            texts = (row.name, row.video, row.status, row.settings, row.hash, row.error, row.reason)
             if all(isinstance(text, str) for text in (*texts, *itertools.chain(*lists.values()))):
                 rows[row.name] = row
     return rows
@@ -357,12 +367,14 @@ class Manifest:
     def is_done(self, job: Job, settings: str, *, whole: bool = False) -> bool:
         """Whether a finished row still holds: same settings, same video, all files there.
 
-        A format that refused counts as there, unless the row must be `whole`.
+        A format that refused counts as there, unless the row must be `whole`. A video that was not
+        captioned has our JSON alone, whatever is asked for.
         """
         row = self.rows.get(job.name)
-        if row is None or row.status != "done" or row.settings != settings:
+        if row is None or not row.finished or row.settings != settings:
             return False
-        refused = () if whole else row.left_out
+        without = row.status == "not captioned"
+        refused = job.outputs.keys() - {"json"} if without else () if whole else row.left_out
         expected = self.relative({f: path for f, path in job.outputs.items() if f not in refused})
         if not set(expected) <= set(row.outputs):
             return False

@@ -1,4 +1,4 @@
-"""Long videos: overlapping windows, and one account of them all.
+"""Long videos: overlapping windows, and merging what was found in them.
 
 The model sees at most T frames. A video longer than `Windowing.longest` is cut into windows of
 `Windowing.seconds`; each is captioned like a video of its own, and `merge_events` joins what two

@@ -214,11 +214,11 @@ class Models:
         if prediction.windows:
             made["windows"] = str(len(prediction.windows))
         writer = self.loaded.writer if one.speech.sentences else None
-        if writer is None or writer.head is None:
+        spans_by_head = writer is not None and writer.head is not None
+        made["times by"] = "the span head" if spans_by_head else "the decoder"
+        made["words by"] = "the decoder" if writer is None else "the caption writer, greedy"
+        if not spans_by_head:
             made["search"] = f"{search.beams} beams" if search.beams > 1 else "greedy"
-        if writer is not None:
-            spans = "the decoder" if writer.head is None else "the span head"
-            made["times by"], made["words by"] = spans, "the caption writer, greedy"
         return made
 
 
@@ -284,8 +284,8 @@ def speech_likeness(loaded: Loaded, sentences: Sequence[Sentence]) -> float | No
         return None
     query_ND = torch.stack([loaded.joint.words(sentence.text) for sentence in sentences])
     query_ND = query_ND[query_ND.any(1)]
-    if not len(query_ND):
-        return None
+    if not len(query_ND):  # not a word that the model knows
+        return 0.0
     nearest_N = loaded.store.search(query_ND, k=1).score_SR[:, 0]
     return float(nearest_N.float().quantile(QUANTILE))
 

@@ -28,7 +28,8 @@ from starc.errors import ConfigError, StarcError, Stopped
 from starc.files import cache
 from starc.inference.jobs import find_videos
 from starc.media.container import MediaLimits
-from starc.media.processor import has_bfloat16
+from starc.media.language import why_foreign
+from starc.media.sources import check_local
 from starc.media.speech import (
     Engine,
     Transcript,
@@ -39,6 +40,7 @@ from starc.media.speech import (
     transcribe,
 )
 from starc.model import folder
+from starc.processor import has_bfloat16, prepare
 from starc.types import Captioned, Event
 
 if TYPE_CHECKING:  # these bring torch, which a cached answer does without
@@ -55,6 +57,8 @@ IN_BFLOAT16 = frozenset({"efficientnet-lite0"})
 """Image encoders that compute in bfloat16 where the processor does."""
 GUESS = 0.25
 """Median confidence of a video's events below which a calibrated model does not show them."""
+OUT_OF_DOMAIN, LOW_CONFIDENCE = "out of domain", "low confidence"
+"""How the reasons begin for which events are not shown unless forced."""
 VIDEOS_AT_ONCE = 4
 """Videos that a batch hands over together: four cost the decoder about as much as two."""
 
@@ -101,7 +105,7 @@ class Options:
 
 
 OnProgress = Callable[[str, float, float], None]
-"""Hears of a stage (watching, listening, captioning), how far it is and how far it goes: frames,
+"""Called with a stage (watching, listening, captioning), the progress and the total: in frames,
 seconds, and 0 or 1."""
 POLL = 0.2
 """Seconds between two looks at how far the listener is."""
@@ -116,7 +120,7 @@ def speech_options(speech: str | Path) -> dict[str, Any]:
 
 
 class ReadVideo(NamedTuple):
-    """A video that was watched and listened to."""
+    """A video with its speech, and with the features of its frames if they are used."""
 
     video: Path
     features: FrameFeatures
@@ -124,7 +128,7 @@ class ReadVideo(NamedTuple):
 
 
 class Captioner:
-    """A model that captions files: `starc.load(folder).caption("talk.mp4").events`.
+    """A model that captions files: `starc.load(folder).caption("recipe.mp4").events`.
 
     Serves one thread or several; models are loaded when they are first needed.
     """
@@ -147,6 +151,7 @@ class Captioner:
     @property
     def models(self) -> Models:
         """The models, each of which is loaded when it is first asked for."""
+        prepare()
         from starc.inference.models import Models
 
         with self._loading:
@@ -208,7 +213,7 @@ class Captioner:
 
     @property
     def encoder_name(self) -> str:
-        """The image encoder's name, by the model's own word unless the user gave another."""
+        """The image encoder's name: the user's choice, else the model's own."""
         if self._encoder is not None:
             return self._encoder.name
         return self.options.image_encoder or self.config.inputs.image_encoder
@@ -308,8 +313,8 @@ class Captioner:
         on_heard: Callable[[float], None] = lambda seconds: None,
     ) -> Transcript:
         if options.transcript is not None:
-            return read_transcript(options.transcript, video=video.stem)
-        return transcribe(
+            return self._readable(read_transcript(options.transcript, video=video.name), options)
+        found = transcribe(
             video,
             engine=options.engine,
             language=options.language,
@@ -318,6 +323,20 @@ class Captioner:
             limits=options.limits,
             listen=listen,
             on_heard=on_heard,
+        )
+        return self._readable(found, options)
+
+    def _readable(self, speech: Transcript, options: Options) -> Transcript:
+        """The speech, or none where the model reads English and this is another language."""
+        if not self.config.inputs.familiar_speech or (options.language or "").startswith("en"):
+            return speech
+        why = why_foreign(sentence.text for sentence in speech.sentences)
+        if why is None:
+            return speech
+        return Transcript(
+            (),
+            f"none: not English: {speech.provenance}, {why}; --speech FILE hands over a "
+            "translation, --language en takes it for English",
         )
 
     def caption(
@@ -330,14 +349,14 @@ class Captioner:
         stop: threading.Event | None = None,
         on_progress: OnProgress = lambda stage, done, total: None,
     ) -> Captioned:
-        """Caption one video, which is watched while it is listened to.
+        """Caption one video; its frames are encoded only if they are used.
 
         `speech` (a subtitle file, or an engine such as "whisper:small"), `language` and `force`
         take the place of those in the options. `on_progress` is called in this thread; setting
         `stop` ends watching, listening and captioning soon. Where the video is not captioned, the
         result has no events and a `reason`.
         """
-        video, ended = Path(video), stop or threading.Event()
+        video, ended = check_local(video), stop or threading.Event()
         options = replace(
             self.options,
             language=language or self.options.language,
@@ -409,8 +428,8 @@ class Captioner:
     ) -> Iterator[Captioned]:
         """Caption videos, folders of them and lists, one after another as they are asked for.
 
-        `on_progress` also hears of "videos", how many are done and how many there are. `on_error`
-        hears of those that cannot be captioned; without it the first one raises.
+        `on_progress` is also called with "videos", how many are done and how many there are;
+        `on_error` for each that fails. Without it the first failure raises.
         """
         given = [videos] if isinstance(videos, str | Path) else videos
         paths = [video for video, _ in find_videos([Path(one) for one in given])]
@@ -466,14 +485,12 @@ class Captioner:
         if len(captioned.frame_times) == 1:
             events = _of_one_picture(captioned)
         reason = self._why_not(captioned)
-        if reason and force:
+        if force and can_be_forced(reason):
             known, reason = {**known, "forced": reason}, ""
-        elif reason:
-            events = ()
         return replace(
             captioned,
             video=printable_name(video),
-            events=events,
+            events=() if reason else events,
             provenance=known,
             reason=reason,
         )
@@ -483,22 +500,21 @@ class Captioner:
 
         Only a model with a caption writer has a calibrated confidence; others show what they find.
         """
-        speech = captioned.provenance.get("speech", "")
-        silent = "" if captioned.sentences else f" without speech ({speech.removeprefix('none: ')})"
+        speech = captioned.provenance.get("speech", "").removeprefix("none: ")
+        why, _, _ = speech.partition("; ")  # what follows names options
+        silent = "" if captioned.sentences else f" (no speech: {why})"
+        unlike = ""
         if "unfamiliar" in captioned.provenance:
             what = "what is said" if captioned.sentences else "what is seen"
-            return (
-                f"out of domain{silent}: {what} is unlike the videos that the model was trained "
-                "on; --force captions it anyway"
-            )
+            unlike = f": {what} is unlike the videos that the model was trained on"
         if not captioned.events:
-            return f"no event was found{silent}"
+            return f"no event was found{silent}{unlike}"
+        if unlike:
+            return f"{OUT_OF_DOMAIN}{silent}{unlike}"
         sure = [event.confidence for event in captioned.events if event.confidence is not None]
-        if self.config.writer is not None and sure and statistics.median(sure) < GUESS:
-            return (
-                f"low confidence{silent}: {statistics.median(sure):.0%}, the captions would be "
-                "guesses; --force shows them"
-            )
+        median = statistics.median(sure) if sure else 1.0
+        if self.config.writer is not None and median < GUESS:
+            return f"{LOW_CONFIDENCE}{silent}: the median of the events is {median:.0%}"
         return ""
 
     def _place(self, kind: str) -> Path:
@@ -520,6 +536,11 @@ def load(
     captioner = Captioner(model, replace(options, device=device, force=force or options.force))
     captioner.loaded, captioner.encoder  # noqa: B018  a wrong name is said now, not at the first video
     return captioner
+
+
+def can_be_forced(reason: str) -> bool:
+    """Whether there are events that were withheld for this reason and that `force` shows."""
+    return reason.startswith((OUT_OF_DOMAIN, LOW_CONFIDENCE))
 
 
 def _read_captioned(entry: Path) -> Captioned | None:

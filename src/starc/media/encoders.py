@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from starc.errors import CheckpointError, MissingExtra
 from starc.files.cache import hub_is_away
-from starc.media.processor import kept_memory
+from starc.processor import kept_memory
 from starc.types import Frame
 
 PUBLISHED_ENCODER = "openai/clip-vit-large-patch14"

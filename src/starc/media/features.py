@@ -31,12 +31,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from starc.errors import MissingExtra, Stopped, VideoError
-from starc.files.annotations import VIDEO_ENDINGS
 from starc.files.atomic import replacing_path, sweep
 from starc.media.container import MediaLimits
 from starc.media.encoders import ImageEncoder
 from starc.media.video import open_video
 from starc.types import Frame
+from starc_eval.annotations import VIDEO_ENDINGS
 
 FPS = 1.0
 """Frames per second; `choose` picks among these."""

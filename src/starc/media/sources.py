@@ -62,6 +62,25 @@ def local_files(
         yield paths
 
 
+def check_local(path: str | Path) -> Path:
+    """The path of a file on this machine; an address or a file that is absent is one clear error.
+
+    For callers that take one file and fetch nothing.
+    """
+    given = str(path)
+    if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?=[^/])", given):
+        shown = f"{address[1]}://{given[address.end() :]}"  # Path("https://a") is https:/a
+        raise VideoError(
+            f"{shown}: is an address, and only files are read here; starc caption fetches it, "
+            "in Python starc.media.sources.local_files"
+        )
+    if given == STDIN:
+        raise VideoError("-: standard input is read only by the command; name a file")
+    if not Path(path).exists():
+        raise VideoError(f"{given}: no such file; check the path")
+    return Path(path)
+
+
 def is_fetched(path: Path) -> bool:
     """Whether a file is one of ours that will soon be gone."""
     place = Path(tempfile.gettempdir()).absolute()

@@ -17,10 +17,11 @@ import json
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -33,6 +34,7 @@ from starc.files import cache as caches
 from starc.files.atomic import replacing
 from starc.media import audio, moonshine, subtitles
 from starc.media.container import MICROSECONDS, MediaLimits, open_container
+from starc.media.sources import check_local
 from starc.types import Sentence
 
 log = logging.getLogger("starc")
@@ -46,13 +48,25 @@ SAVE_SECONDS, SLOW_SECONDS = 10.0, 1.0
 SURE_LANGUAGE = 0.5
 """Probability from which Whisper's guess at the language counts for the rest of the file."""
 HEARD_AGAIN = 20.0
-"""Seconds of sound that moonshine hears a second time, faster by `FASTER`."""
-FASTER = 1.1
+"""Seconds of sound that moonshine hears again, at each of `SPEEDS`."""
+SPEEDS = (0.9, 1.1)
 MIN_WORDS = 8
 """Fewer words say nothing about the language."""
 ENGLISH = 0.5
-"""Share of words that two hearings of English have in common at least."""
-TRANSCRIPT_VERSION = "3"
+"""Share of words that hearings of English have in common at least."""
+LONG_SECONDS, FEWEST_PER_MINUTE = 30.0, 10.0
+"""From so many seconds on, fewer words per minute are no speech."""
+MANY_WORDS, FEWEST_DISTINCT = 20, 0.4
+"""From so many words on, a smaller share of distinct word triples is a recogniser in a loop."""
+MANY_TIMES = 4
+"""A line said so often that makes up half of all lines is one, too."""
+INVENTED = re.compile(
+    r"you|bye( bye)?|thank(s| you)( (so|very) much)?( for (watching|listening|your attention))?"
+    r"|(please )?(like and )?subscribe( to .*)?|see you (next time|in the next video)"
+    r"|(subtitles|captions|transcription|transcribed|translated) (are |is )?(made |provided )?by .*"
+)
+"""Whole lines, in plain words, that recognisers are known to make of noise."""
+TRANSCRIPT_VERSION = "4"
 """Changes when the same sound would give other sentences than before."""
 
 
@@ -80,7 +94,7 @@ class Heard(NamedTuple):
     remark: str = ""
     """For the provenance."""
     agreement: float = 1.0
-    """Share of words that a second hearing confirms."""
+    """Share of words that further hearings confirm."""
 
 
 class Recogniser(NamedTuple):
@@ -124,11 +138,11 @@ def transcribe(
     a folder; `cache` is a folder, $XDG_CACHE_HOME/starc/speech by default. `on_heard` is told how
     many seconds a recogniser has heard. Without `listen`, `Unheard` says that one would have to.
     """
-    path = Path(path)
     if engine not in get_args(Engine):
         raise ValueError(f"engine must be one of {', '.join(get_args(Engine))}, got {engine!r}")
     if engine == "none":
         return Transcript((), "none: not asked for")
+    path = check_local(path)
     with_subtitles = engine in {"auto", "subtitles"}
     if with_subtitles:
         transcript = _sidecar(path, language, strict=engine == "subtitles", warn=listen)
@@ -157,16 +171,56 @@ def transcribe(
 
         chosen = "whisper" if engine == "auto" and model is not None else engine
         heard = sound if listen else None
+        seconds = (container.duration or 0) / MICROSECONDS
         if chosen != "auto":
-            return _cached(path, _RECOGNISERS[chosen](language, model), language, cache, heard)
-        reasons = []
+            recogniser = _RECOGNISERS[chosen](language, model)
+            return _checked(_cached(path, recogniser, language, cache, heard), seconds)
+        reasons, failed = list[str](), ""
         for choose in _RECOGNISERS.values():
             try:
-                return _cached(path, choose(language, None), language, cache, heard)
-            except (MissingExtra, SpeechError) as reason:
+                found = _cached(path, choose(language, None), language, cache, heard)
+                if failed:
+                    log.warning("%s: %s%s", path, found.provenance, failed)
+                return _checked(found, seconds, failed)
+            except MissingExtra as reason:
                 reasons.append(str(reason))
+            except SpeechError as reason:
+                reasons.append(str(reason))
+                failed = f" (instead of {reason})"
         log.info("%s: speech is left out (%s)", path, "; ".join(reasons))
         return Transcript((), f"none: {reasons[-1]}")
+
+
+def trusted(sentences: Sequence[Sentence], duration: float) -> str | None:
+    """Why recognised sentences are not speech that one can trust; None if they are.
+
+    Recognisers make words of noise and music: few of them, the ends of videos they were trained
+    on, or the same words over and over.
+    """
+    lines = [" ".join(_words([one.text])) for one in sentences]
+    words = " ".join(lines).split()
+    if not words:
+        return None
+    if all(INVENTED.fullmatch(line) for line in lines if line):
+        return f"only {sentences[0].text!r:.60}, which recognisers make of noise"
+    minutes = max(duration, sentences[-1].end) / 60
+    if minutes * 60 >= LONG_SECONDS and len(words) < FEWEST_PER_MINUTE * minutes:
+        return f"only {len(words)} words were recognised in {minutes:.1f} minutes"
+    line, times = Counter(lines).most_common(1)[0]
+    triples = [*zip(words, words[1:], words[2:], strict=False)]
+    looped = len(words) >= MANY_WORDS and len({*triples}) < FEWEST_DISTINCT * len(triples)
+    if (times >= MANY_TIMES and times >= len(lines) / 2) or looped:
+        line = line if times >= MANY_TIMES else " ".join(Counter(triples).most_common(1)[0][0])
+        return f"the recogniser repeats the same words ({line!r:.60})"
+    return None
+
+
+def _checked(found: Transcript, duration: float, failed: str = "") -> Transcript:
+    """A recogniser's transcript, or none with the reason; and which recogniser failed before."""
+    why = trusted(found.sentences, duration)
+    if why is None:
+        return replace(found, provenance=found.provenance + failed)
+    return Transcript((), f"none: {why} ({found.provenance}); --speech FILE hands speech over")
 
 
 def transcribe_all(
@@ -290,7 +344,7 @@ def _cached(
         caches.write(entry, {**heard._asdict(), "sentences": rows})
     if heard.agreement < ENGLISH:
         raise SpeechError(
-            f"{recogniser.name}: does not sound like English (a second hearing agrees on "
+            f"{recogniser.name}: does not sound like English (heard again, it agrees on "
             f"{heard.agreement:.0%} of the words); --speech whisper understands other languages, "
             "--language en takes it for English"
         )
@@ -313,15 +367,20 @@ def _whisper(language: str | None, model: str | None) -> Recogniser:
                 spoken = now if sure >= SURE_LANGUAGE else None
             if now != "en":
                 foreign.add(now)
-            segments, _ = whisper.transcribe(
-                window.samples,
-                language=now,
-                task="transcribe" if now == "en" else "translate",
-                vad_filter=True,
-                condition_on_previous_text=False,
-            )
+            try:
+                segments, _ = whisper.transcribe(
+                    window.samples,
+                    language=now,
+                    task="transcribe" if now == "en" else "translate",
+                    vad_filter=True,
+                    condition_on_previous_text=False,
+                )
+                parts = list(segments)
+            except (RuntimeError, ValueError, OSError, MemoryError) as error:
+                reason = " ".join(str(error).split())[:160]
+                raise SpeechError(f"faster-whisper: stopped ({reason})") from error
             stop = window.start + len(window.samples) / audio.RATE
-            for part in segments:  # which may be said to end after the sound
+            for part in parts:  # which may be said to end after the sound
                 end = min(window.start + part.end, stop)
                 sentences += _said(window.start + part.start, end, part.text)
         translated = f", translated from {', '.join(sorted(foreign))}" if foreign else ""
@@ -379,10 +438,11 @@ def _moonshine(language: str | None, model: str | None) -> Recogniser:
 def _agreement(
     sentences: Sequence[Sentence], windows: Sequence[audio.Window], listener: moonshine.Listener
 ) -> float:
-    """Share of words that moonshine finds again when it hears the liveliest window faster.
+    """Share of words that moonshine finds again in the liveliest window, slower and faster.
 
     It makes English words of whatever it hears. Those of English speech are the same when the
-    sound is changed a little; those of another language are others each time.
+    sound is changed a little; those of another language are others each time, or nearly: one
+    hearing alone may agree by chance.
     """
 
     def words(window: audio.Window) -> list[str]:
@@ -393,12 +453,14 @@ def _agreement(
     if window is None or len(words(window)) < MIN_WORDS:
         return 1.0
     samples = window.samples[: round(HEARD_AGAIN * audio.RATE)]
-    places = np.arange(0, len(samples), FASTER)
-    faster = np.interp(places, np.arange(len(samples)), samples).astype(np.float32)
-    again = _words(text for _, _, text in listener.hear(faster).result())
-    first = words(window)
-    blocks = difflib.SequenceMatcher(None, first, again, autojunk=False).get_matching_blocks()
-    return 2 * sum(block.size for block in blocks) / (len(first) + len(again))
+    first, shares = words(window), list[float]()
+    for speed in SPEEDS:
+        places = np.arange(0, len(samples), speed)
+        other = np.interp(places, np.arange(len(samples)), samples).astype(np.float32)
+        again = _words(text for _, _, text in listener.hear(other).result())
+        blocks = difflib.SequenceMatcher(None, first, again, autojunk=False).get_matching_blocks()
+        shares.append(2 * sum(block.size for block in blocks) / (len(first) + len(again)))
+    return sum(shares) / len(shares)
 
 
 def _words(texts: Iterable[str]) -> list[str]:

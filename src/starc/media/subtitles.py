@@ -25,10 +25,10 @@ from av.subtitles.stream import SubtitleStream
 
 from starc.errors import SpeechError
 from starc.files import pickles
-from starc.files.annotations import video_id
-from starc.files.reading import read_bytes
 from starc.media.container import MICROSECONDS, ignore_other_streams
-from starc.types import LONGEST, Sentence
+from starc.types import Sentence
+from starc_eval.annotations import LONGEST, video_id
+from starc_eval.reading import read_bytes
 
 SUFFIXES = (".srt", ".vtt", ".ass", ".ssa")
 """Of side-car files, best first."""
@@ -41,10 +41,11 @@ SHORTEST = 0.1
 """Seconds given to a cue that ends where, or before, it starts."""
 TOUCHING = 0.05
 """Seconds between two cues that follow each other without a pause."""
-VTT_MARK = "NOTE Captions by starc: what is seen, not what is said"
+VTT_MARK = "NOTE Captions by starc"
 SRT_MARK = " \t \t \t"
-"""By which our own captions are known and not taken for speech. SRT has no comments: there it is a
-last line of white space, which players pass over."""
+"""By which our own captions are known and not taken for speech. SRT has no comments: there it is
+white space after the times of the first cue, which no reader takes for words; a file without cues
+is this line alone, and so did files of earlier versions end."""
 
 _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,](\d{1,3}))?"
 _TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
@@ -63,7 +64,8 @@ class Cue(NamedTuple):
 def read_sentences(path: Path, *, video: str | None = None) -> list[Sentence]:
     """The sentences of one video from any speech or subtitle file.
 
-    A published file holds many videos: `video` says which; not needed where there is only one.
+    A published file holds many videos: `video`, a file name or an id, says which; not needed where
+    there is only one.
     """
     path = Path(path)
     if path.suffix.lower() in {".json", ".pkl", ".pickle"}:
@@ -144,7 +146,9 @@ def is_captions(path: Path) -> bool:
         text = _text(path)
     except SpeechError:
         return False
-    return VTT_MARK in text[:200] or text.rstrip("\r\n").endswith(f"\n{SRT_MARK}")
+    first = next((line for line in text.splitlines() if _TIMING.match(line)), "")
+    marked = first.endswith(SRT_MARK) or text.rstrip("\r\n").endswith(f"\n{SRT_MARK}")
+    return marked or VTT_MARK in text[:200]
 
 
 def text_streams(container: InputContainer) -> list[SubtitleStream]:
@@ -293,14 +297,23 @@ def _from_data(path: Path, data: Any, video: str | None) -> list[Sentence]:
         if _is_published(data):
             if video is None and len(data) == 1:
                 (video,) = data
-            if video in data:
-                return _from_columns(f"{path}: {video}", data[video])
+            if (own := _key_of(video, data)) is not None:
+                return _from_columns(f"{path}: {own}", data[own])
             raise SpeechError(f"{path}: no speech of {video!r} among its {len(data)} videos")
     if isinstance(data, list) and all(isinstance(row, Mapping) for row in data):
         return _from_rows(str(path), data)
     raise SpeechError(
         f"{path}: no speech in it; expected Whisper's JSON or {{video: {{start, end, text}}}}"
     )
+
+
+def _key_of(video: str | None, data: Mapping[str, Any]) -> str | None:
+    """The key of a video among those of a published file, which may have `v_` or an ending."""
+    if video is None:
+        return None
+    names = (video, video_id(video), Path(video).stem)
+    known = {video_id(str(key)): key for key in data} | {key: key for key in data}
+    return next((known[name] for name in names if name in known), None)
 
 
 def _is_columns(data: Any) -> bool:

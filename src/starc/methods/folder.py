@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from starc.config import MODEL_VERSION, build, to_dict
 from starc.errors import CheckpointError, ConfigError
 from starc.files.atomic import replacing_folder, require_ours
-from starc.files.reading import parse_json
 from starc.methods.set_prediction import SetPredictor
 from starc.methods.settings import PdvcConfig
 from starc.methods.words import Words
+from starc_eval.reading import parse_json
 
 MARK, KIND = "starc_model", "method"
 """Keys of config.json: a model of ours, and which kind besides STaRC."""

@@ -1,1 +1,1 @@
-"""The method, in the order of the paper: see ARCHITECTURE.md for the road a video takes."""
+"""The method, in the order of the paper: ARCHITECTURE.md draws the data flow."""

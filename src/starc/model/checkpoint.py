@@ -35,7 +35,6 @@ from starc.decoder.time_tokens import Vocabulary
 from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover, replacing_folder, require_ours
-from starc.media.processor import kept_memory
 from starc.model import published
 from starc.model.folder import (
     CONFIG,
@@ -53,6 +52,7 @@ from starc.model.folder import (
 )
 from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
+from starc.processor import kept_memory
 from starc.retrieval import captions
 from starc.retrieval.datastore import Datastore, open_datastore
 
@@ -438,5 +438,7 @@ def find_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0][:100]
-        raise ConfigError(f"--device {name}: not to be had ({reason}); use auto or cpu") from None
+        raise ConfigError(
+            f"--device {name}: is not available ({reason}); use auto or cpu"
+        ) from None
     return device

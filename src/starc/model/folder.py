@@ -13,7 +13,7 @@ from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover
 from starc.files.cache import hub_is_away
-from starc.files.reading import parse_json
+from starc_eval.reading import parse_json
 
 MARK = "starc_model"
 """The key of config.json by which a folder is known to be ours; its value is the version."""

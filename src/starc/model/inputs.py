@@ -3,7 +3,7 @@
 In: frame features at 1 FPS, spoken sentences, and events where there are any. Out: a `Batch`, the
 same for training and inference. Long videos are thinned out evenly to T frames, text becomes ids,
 events become targets and highlight labels, and speech is corrupted for Vid2Seq's denoising task.
-What a user can mend raises VideoError, what a caller did wrong ValueError.
+What a user can fix raises VideoError, what a caller did wrong ValueError.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ from starc.decoder.llama import CausalDecoder
 from starc.decoder.pretrained import read_llama
 from starc.decoder.t5 import T5
 from starc.errors import CheckpointError
-from starc.files.reading import parse_json
 from starc.model.checkpoint import Loaded, read_tokenizer
 from starc.model.folder import CONFIG, TOKENIZER, WEIGHTS, hub_copy
 from starc.model.starc import STaRC
+from starc_eval.reading import parse_json
 
 PREFIXES = T5_PREFIX, LLAMA_PREFIX = "t5:", "llama:"
 PICKLED = "pytorch_model.bin"

@@ -2,7 +2,7 @@
 
 A segment is a maximal run of frames with one label (paper, SGSR; Eq. scoring). For STaRC the label
 is the anchor with most mass; the segmentations it is compared with (uniform windows of HiCM²,
-similarity change of Sali4Vid, k-means) only give other labels and travel the same road. Nothing
+similarity change of Sali4Vid, k-means) only give other labels and take the same code path. Nothing
 here carries gradient.
 """
 

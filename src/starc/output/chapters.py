@@ -57,15 +57,15 @@ def chapters(captioned: Captioned, granularity: float = 1.0) -> tuple[Event, ...
     chain = _best_chain(sorted(events, key=lambda event: (event.end, event.start)))
     if not chain:
         return ()
-    if chain[0].start >= LEAD:
-        chain.insert(0, Event(0.0, chain[0].start, INTRODUCTION))
-    starts = [0.0, *(event.start for event in chain[1:])]
+    joined = [*regroup(replace(captioned, events=tuple(chain)), granularity)]
+    if joined[0].start >= LEAD:  # after joining: an introduction takes no step in
+        joined.insert(0, Event(0.0, joined[0].start, INTRODUCTION))
+    starts = [0.0, *(event.start for event in joined[1:])]
     ends = [*starts[1:], duration]
-    whole = [
+    return tuple(
         replace(event, start=start, end=end)
-        for event, start, end in zip(chain, starts, ends, strict=True)
-    ]
-    return regroup(replace(captioned, events=tuple(whole)), granularity)
+        for event, start, end in zip(joined, starts, ends, strict=True)
+    )
 
 
 def _weight(event: Event) -> float:
@@ -105,7 +105,8 @@ def regroup(captioned: Captioned, granularity: float) -> tuple[Event, ...]:
 
     Joining takes, again and again, the neighbours with the least between them: the sum of their
     gap and of their joint length (as parts of the whole), of the dip in saliency between them and
-    of the lower confidence. The pair keeps the caption of the weightier event.
+    of the lower confidence. A pair begins with its earlier event and keeps that one's caption, so
+    that a caption stands at the moment it is about.
     """
     if not (math.isfinite(granularity) and granularity > 0):
         raise ValueError(f"granularity must be positive, got {granularity = }")
@@ -154,40 +155,47 @@ def _frames(captioned: Captioned, start: float, end: float) -> list[tuple[float,
 
 
 def _join(a: Event, b: Event) -> Event:
-    heavier = b if _weight(b) > _weight(a) else a
+    """Both as one, captioned as the earlier: a caption belongs to the moment it begins at."""
     confidence = None
     if a.confidence is not None and b.confidence is not None:
         lengths = (a.end - a.start, b.end - b.start)
         confidence = (a.confidence * lengths[0] + b.confidence * lengths[1]) / sum(lengths)
     return replace(
-        heavier,
-        start=min(a.start, b.start),
+        a,
         end=max(a.end, b.end),
         confidence=confidence,
         repeated=a.repeated and b.repeated,
+        times_from=tuple(dict.fromkeys((*a.times_from, *b.times_from))),
     )
 
 
 def for_youtube(captioned: Captioned, granularity: float = 1.0) -> Repaired:
     """Chapters as YouTube wants them: from 00:00, in whole seconds, each of ten or more.
 
-    Shorter chapters join the shorter neighbour. YouTube wants three; where there are fewer, a note
-    says so. A video under 30 seconds cannot have chapters there.
+    A shorter chapter joins its shorter neighbour; of the two, the longer keeps its start and its
+    caption. YouTube wants three: where `granularity` leaves fewer, it is not heeded; where there
+    are not more, a note says so. A video under 30 seconds cannot have chapters there.
     """
     duration = captioned.duration
-    whole = chapters(captioned, granularity)
-    if not whole:
+    if not (whole := chapters(captioned, granularity)):
         raise VideoError(f"{captioned.video}: no events to make chapters of; choose another format")
     if duration < YOUTUBE_FEWEST * YOUTUBE_SHORTEST:
         raise VideoError(
             f"{captioned.video}: too short for YouTube chapters ({duration:.1f} s, "
             f"{YOUTUBE_FEWEST * YOUTUBE_SHORTEST} s needed); choose another format"
         )
-    marks = [(span_ms(one.start, one.end)[0] // 1000, one_line(one.caption)) for one in whole]
     notes = []
-    joined = _long_enough(marks, duration)
-    if len(joined) < len(marks):
-        notes.append(f"joined {len(marks) - len(joined)} chapters shorter than 10 s to neighbours")
+    joined = _long_enough(whole, duration)
+    if len(joined) < YOUTUBE_FEWEST and granularity < 1:
+        all_of_them = chapters(captioned)
+        if len(finer := _long_enough(all_of_them, duration)) > len(joined):
+            notes.append(
+                f"granularity {granularity:g} would leave {len(joined)} chapters and YouTube wants "
+                "three: it was not heeded"
+            )
+            whole, joined = all_of_them, finer
+    if len(joined) < len(whole):
+        notes.append(f"joined {len(whole) - len(joined)} chapters shorter than 10 s to neighbours")
     if len(joined) < YOUTUBE_FEWEST:
         notes.append(f"YouTube shows chapters only where there are three (found {len(joined)})")
     ends = [*(start for start, _ in joined[1:]), duration]
@@ -205,17 +213,23 @@ def _lengths(marks: Sequence[Mark], duration: float) -> list[float]:
     return [end - start for (start, _), end in zip(marks, ends, strict=True)]
 
 
-def _long_enough(marks: list[Mark], duration: float) -> list[Mark]:
-    marks = marks.copy()
+def _long_enough(whole: Sequence[Event], duration: float) -> list[Mark]:
+    marks = [(span_ms(one.start, one.end)[0] // 1000, one_line(one.caption)) for one in whole]
     while len(marks) > 1:
         lengths = _lengths(marks, duration)
         n = min(range(len(marks)), key=lengths.__getitem__)
         if lengths[n] >= YOUTUBE_SHORTEST:
             break
         neighbours = [k for k in (n - 1, n + 1) if 0 <= k < len(marks)]
-        other = min(neighbours, key=lengths.__getitem__)
-        first = min(n, other)
-        marks[first : first + 2] = [(marks[first][0], marks[other][1])]
+        # A step joins the introduction only where there is nothing else.
+        other = min(neighbours, key=lambda k: (marks[k][1] == INTRODUCTION, lengths[k]))
+        a, b = sorted((n, other))
+        if a == 0 and marks[0][1] == INTRODUCTION:
+            marks[:2] = [(0, marks[1][1])]
+        elif a == 0 or lengths[a] >= lengths[b]:
+            del marks[b]
+        else:
+            del marks[a]
     return marks
 
 

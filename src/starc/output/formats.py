@@ -23,14 +23,14 @@ from typing import Literal
 from urllib.parse import quote
 
 from starc.errors import ConfigError, VideoError
-from starc.files.annotations import prediction_file
 from starc.files.cache import check_target, content_name, remember, write_text
 from starc.media.container import MediaLimits
 from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
-from starc.output import chapters, html, mp4
+from starc.output import chapters, html, mp4, origin, transcripts
 from starc.output.chapters import clock, one_line, span_ms, stamp
 from starc.types import Captioned
+from starc_eval.annotations import cell, prediction_file
 
 Mode = Literal["events", "chapters"]
 
@@ -89,13 +89,15 @@ def write(
     granularity: float = 1.0,
     source: str | Path | None = None,
     overwrite: bool = False,
+    replace_chapters: bool = False,
     limits: MediaLimits | None = None,
 ) -> tuple[str, ...]:
     """Write one file; returns notes on what had to be repaired or left out.
 
     `source` is the video itself: chapters go into a copy of it, an HTML page plays it, and our
     JSON says where it lies and what it holds, so that `starc view` finds it. A file that
-    we did not write is replaced only with `overwrite`; `limits` are those of the video.
+    we did not write is replaced only with `overwrite`, and the chapters that a video has already
+    only with `replace_chapters`; `limits` are those of the video.
     """
     path, source = Path(path), None if source is None else Path(source)
     format = check_format(format or infer(path), mode, path)
@@ -104,7 +106,9 @@ def write(
             raise ValueError("chapters in a video need `source`, the video itself")
         check_target(path, overwrite=overwrite)
         chosen = chapters.chapters(captioned, granularity)
-        notes = mp4.embed_chapters(source, path, chosen, limits=limits)
+        notes = mp4.embed_chapters(
+            source, path, chosen, replace_chapters=replace_chapters, limits=limits
+        )
         remember(path)
         return (*notes, *_too_fine(captioned, granularity))
     if format == "json" and source is not None:
@@ -198,7 +202,15 @@ def _vtt(captioned: Captioned) -> str:
         f"\n{n}\n{stamp(start)} --> {stamp(end)}\n{escape(text, quote=False)}\n"
         for n, (start, end, text) in enumerate(_lines(captioned), 1)
     ]
-    return f"WEBVTT\n\n{VTT_MARK}\n" + "".join(cues)
+    return f"WEBVTT\n\n{VTT_MARK}{_origin_note(captioned)}\n" + "".join(cues)
+
+
+def _origin_note(captioned: Captioned) -> str:
+    """What a note says after its mark, on one line and without the arrow that starts a cue."""
+    said = ". " + origin.why_not(captioned) if origin.why_not(captioned) else ""
+    if words := origin.of_words(captioned):
+        said = f", {words}"
+    return one_line(said).replace("-->", "→")
 
 
 _NO_MARKUP = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")"})
@@ -207,11 +219,11 @@ _NO_MARKUP = str.maketrans({"<": "‹", ">": "›", "{": "(", "}": ")"})
 def _srt(captioned: Captioned) -> str:
     """SRT has no escapes: angle brackets would start a tag and braces a style, so both go."""
     cues = [
-        f"{n}\n{stamp(start, point=',')} --> {stamp(end, point=',')}\n"
+        f"{n}\n{stamp(start, point=',')} --> {stamp(end, point=',')}{SRT_MARK if n == 1 else ''}\n"
         f"{text.translate(_NO_MARKUP) or '…'}\n"
         for n, (start, end, text) in enumerate(_lines(captioned), 1)
     ]
-    return "\n".join(cues) + f"\n{SRT_MARK}\n"
+    return "\n".join(cues) if cues else f"\n{SRT_MARK}\n"
 
 
 def _youtube(captioned: Captioned) -> str:
@@ -243,16 +255,13 @@ def _csv(captioned: Captioned) -> str:
     return table.getvalue()
 
 
-def cell(text: str) -> str:
-    """Text for a cell of a table, which a spreadsheet would otherwise take for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
-
-
 def _markdown(captioned: Captioned) -> str:
     rows = [
         f"| {clock(event.start)} | {clock(event.end)} | {_md(event.caption)} |\n"
         for event in captioned.events
     ]
+    if reason := origin.why_not(captioned):
+        return f"# {_md(captioned.video)}\n\n{_md(reason)}\n"
     head = f"# {_md(captioned.video)}\n\n| from | to | what happens |\n|---|---|---|\n"
     return head + "".join(rows)
 
@@ -260,6 +269,12 @@ def _markdown(captioned: Captioned) -> str:
 def _md(text: str) -> str:
     text = re.sub(r"[\\`*_{}\[\]#|~!]", r"\\\g<0>", one_line(text))
     return escape(text, quote=False)
+
+
+def _transcript(captioned: Captioned) -> str:
+    if not captioned.sentences:
+        raise VideoError(f"{captioned.video}: nothing is said in it; choose another format")
+    return transcripts.TEXTS["txt"](captioned.sentences)
 
 
 ALIASES = {"md": "markdown"}
@@ -277,6 +292,8 @@ FORMATS: Mapping[str, Format] = {
     "ffmetadata": Format(".ffmetadata", _ffmetadata, only_chapters=True),
     "csv": Format(".csv", _csv),
     "markdown": Format(".md", _markdown),
+    # What is said, a line per sentence.
+    "transcript": Format(".transcript.txt", _transcript),
     # One page that needs nothing else.
     "html": Format(".html", html.render),
     # A copy of the video with chapters: mp4, m4v, mov, mkv, webm.

@@ -1,10 +1,11 @@
 """A captioned video as one HTML page that needs nothing else: no font, no network.
 
-One time axis carries the saliency curve, the segments in the colour of their anchor (those used
-for retrieval marked), the events and the speech; below it the same as text. Every bar is a link to
-its row. Where the video's place is known, the page plays it, and times are links into it; that
-needs the page's only script. Captions are text, never HTML, and the page forbids itself everything
-but its own style, that script and the video.
+One time axis carries the saliency curve, the events, the speech and the segments in the colour of
+their anchor (those that were looked up marked); below it the same as text. Every bar is a link to
+its row. Each event says where its times and words come from; what took part in none stands apart.
+Where the video's place is known, the page plays it, and times are links into it; that needs the
+page's only script. Captions are text, never HTML, and the page forbids itself everything but its
+own style, that script and the video.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
+from starc.output import origin
 from starc.output.chapters import clock, one_line
 from starc.types import Captioned, Event, Segment
 
@@ -26,7 +28,7 @@ COLOURS = (
 )  # fmt: skip
 """Of the anchors, told apart on light and dark ground; more anchors than these begin again."""
 TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200)
-SEGMENTS = "Segments, in the colour of their anchor; with a line above: used for retrieval"
+SEGMENTS = "Segments, in the colour of their anchor; with a line above: looked up in the datastore"
 CURVE_PX = (1000, 100)
 EVENT_PX = 14
 """Width an event needs on the axis; a video with many of them scrolls sideways."""
@@ -47,9 +49,9 @@ def render(captioned: Captioned, video: str | None = None) -> str:
         [
             _axis(captioned.duration),
             _lane("Saliency", _curve(captioned)) if captioned.saliency else "",
-            _lane(SEGMENTS, _segments(captioned)) if captioned.segments else "",
             _lane("Events", _events(captioned)),
             _lane("Speech", _speech(captioned)) if captioned.sentences else "",
+            _lane(_segments_name(captioned), _segments(captioned)) if captioned.segments else "",
         ]
     )
     return (
@@ -96,7 +98,7 @@ def _summary(captioned: Captioned) -> str:
     kept = sum(segment.kept for segment in captioned.segments)
     parts = [clock(captioned.duration), _count(captioned.events, "event")]
     if captioned.segments:
-        parts.append(f"{_count(captioned.segments, 'segment')}, {kept} used for retrieval")
+        parts.append(f"{_count(captioned.segments, 'segment')}, {kept} looked up")
     if captioned.sentences:
         parts.append(_count(captioned.sentences, "spoken sentence"))
     return " · ".join(parts)
@@ -164,11 +166,24 @@ def _segments(captioned: Captioned) -> str:
         style = f"{_place(start, end, captioned.duration)};--c:{_colour(segment)}"
         if segment.kept:
             href, kind = f' href="#segment-{n}"', "bar kept"
-            title += ", used for retrieval"
+            title += ", looked up in the datastore"
         else:
             href, kind = "", "bar"
         bars.append(f'<a class="{kind}"{href} style="{style}" title="{title}"></a>')
     return f'<div class="bars segments">{"".join(bars)}</div>'
+
+
+def _apart(captioned: Captioned) -> str:
+    """What stands over segments and what they retrieved, unless they took part in an event."""
+    if not captioned.events:
+        return ""
+    known = origin.used(captioned, "pictures", "datastore")
+    return "" if known else origin.NOT_USED if known is False else origin.UNKNOWN_USE
+
+
+def _segments_name(captioned: Captioned) -> str:
+    apart = _apart(captioned)
+    return f"{SEGMENTS}. {apart}" if apart else SEGMENTS
 
 
 def _colour(segment: Segment) -> str:
@@ -228,9 +243,11 @@ def _event_list(captioned: Captioned, link: str | None) -> str:
         items.append(
             f'<li id="event-{n}" data-from="{event.start:.3f}" data-to="{event.end:.3f}"><b>{n}</b>'
             f"{_when(_range(event.start, event.end), event.start, link)}"
-            f"<p>{_text(event.caption)} {again}</p>{sure}</li>\n"
+            f"<p>{_text(event.caption)} {again}<small>{origin.of_event(event)}</small></p>"
+            f"{sure}</li>\n"
         )
-    content = f'<ol class="list">\n{"".join(items)}</ol>' if items else "<p>No events found.</p>"
+    nothing = _text(origin.why_not(captioned)) or "No events found."
+    content = f'<ol class="list">\n{"".join(items)}</ol>' if items else f"<p>{nothing}</p>"
     return f"<section><h2>Events</h2>\n{content}</section>\n"
 
 
@@ -251,9 +268,11 @@ def _retrieved_list(captioned: Captioned) -> str:
         )
     if not groups:
         return ""
+    apart = _apart(captioned)
     return (
-        f"<section><h2>Retrieved captions</h2><p>Found in the datastore for the segments used, "
-        f'with cosine similarity.</p>\n<div class="grid">{"".join(groups)}</div></section>\n'
+        f"<section><h2>Retrieved captions</h2><p>{apart}{'. ' if apart else ''}Captions of the "
+        f"datastore nearest to each segment that was looked up, with cosine similarity.</p>\n"
+        f'<div class="grid">{"".join(groups)}</div></section>\n'
     )
 
 

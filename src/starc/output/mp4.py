@@ -1,8 +1,9 @@
 """Chapters inside a copy of the video: streams are copied packet by packet, nothing is encoded.
 
-All but the chapters stays: languages, titles and flags of the streams, covers, attached files. The
-copy appears under its name only when it is whole. Containers that hold chapters are mp4, m4v, mov,
-mkv and webm; a stream that the new container cannot hold is left out and named in a note.
+All of the video stays: languages, titles and flags of the streams, covers, attached files, and its
+own chapters, which ours replace only on demand. The copy appears under its name only when it is
+whole. Containers that hold chapters are mp4, m4v, mov, mkv and webm; a stream that the new
+container cannot hold is left out and named in a note.
 """
 
 from __future__ import annotations
@@ -39,16 +40,25 @@ MILLISECOND = Fraction(1, 1000)
 
 
 def embed_chapters(
-    source: Path, target: Path, chapters: Sequence[Event], *, limits: MediaLimits | None = None
+    source: Path,
+    target: Path,
+    chapters: Sequence[Event],
+    *,
+    replace_chapters: bool = False,
+    limits: MediaLimits | None = None,
 ) -> tuple[str, ...]:
-    """Write a copy of `source` that carries `chapters`; returns notes on what was left out."""
+    """Write a copy of `source` that carries `chapters`; returns notes on what was left out.
+
+    A video that has chapters keeps them, and `chapters` are left out, unless `replace_chapters`.
+    """
     _require_another(source, target)
     with (
         open_container(source, limits) as original,
         replacing(target, binary=True) as file,
         _empty_copy(source, target, file) as copy,
     ):
-        return _copy(original, copy, chapters)
+        ours, notes = _chosen(original, chapters, replace_chapters)
+        return (*notes, *_copy(original, copy, ours))
 
 
 def check_copy(source: Path, target: Path, *, limits: MediaLimits | None = None) -> None:
@@ -89,12 +99,26 @@ def _disk_error(error: BaseException | None) -> OSError | None:
     return None
 
 
+def _chosen(
+    original: InputContainer, chapters: Sequence[Event], replace_chapters: bool
+) -> tuple[list[Chapter], tuple[str, ...]]:
+    """The chapters of the copy, and a note where it cannot have both the video's own and ours."""
+    own = original.chapters()
+    if own and not replace_chapters:
+        return own, (
+            f"kept the {len(own)} chapters that the video had and left ours out; "
+            "--replace-chapters puts ours in their place",
+        )
+    notes = (f"replaced the {len(own)} chapters that the video had",) if own else ()
+    return [_chapter(n, chapter) for n, chapter in enumerate(chapters)], notes
+
+
 def _copy(
-    original: InputContainer, copy: OutputContainer, chapters: Sequence[Event]
+    original: InputContainer, copy: OutputContainer, chapters: list[Chapter]
 ) -> tuple[str, ...]:
     streams, notes = _add_streams(original, copy)
     copy.metadata.update(original.metadata)
-    copy.set_chapters([_chapter(n, chapter) for n, chapter in enumerate(chapters)])
+    copy.set_chapters(chapters)
     for packet in original.demux([s for s in original.streams if s.index in streams]):
         cover = packet.stream.disposition & Disposition.attached_pic
         if not packet.size or (packet.dts is None and not cover):
@@ -116,6 +140,8 @@ def _add_streams(
         except ValueError as error:
             if stream.type == "video":
                 raise
+            if stream.type == "data" and original.chapters():
+                continue  # an mp4's chapters, which are written as such
             notes.append(f"stream {stream.index} ({stream.type}) left out: {error}")
     return streams, notes
 
@@ -123,7 +149,7 @@ def _add_streams(
 def _add_stream(copy: OutputContainer, stream: Stream) -> Stream:
     if stream.type == "attachment" and copy.format.name != "matroska":
         raise ValueError(f"{copy.format.name!r} format does not support attached files")
-    if stream.type == "data":  # of an mp4: mostly its old chapters
+    if stream.type == "data":
         raise ValueError("holds neither pictures, sound nor text")
     added = copy.add_stream_from_template(stream)
     added.disposition = stream.disposition

@@ -24,10 +24,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError, MissingExtra
-from starc.files.annotations import video_id
 from starc.retrieval.captions import CaptionList, read_facts, read_folder
 from starc.retrieval.datastore import CaptionStore, Datastore
 from starc.retrieval.search import EmbeddingTable, NearestCaptions, Recall
+from starc_eval.annotations import video_id
 
 _INDEX = "index.faiss"
 _TRAINING = 128

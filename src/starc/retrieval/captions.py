@@ -6,7 +6,7 @@ as (`*_clip_token_embeds.npy` with `*_scene_sentences.npy` or `.json`; a `.pt` t
 file is ever executed: arrays of Python strings are
 pickles, and are read by an unpickler that knows strings and lists alone. A datastore folder holds
 
-    captions.jsonl           {"caption", "video"} per line, for people to read and mend
+    captions.jsonl           {"caption", "video"} per line, for people to read and correct
     embeddings.safetensors   embedding_ND in float32 or float16, and what else a datastore keeps
     datastore.json           version, kind, encoder, counts, SHA-256 of the other files
 
@@ -32,9 +32,9 @@ from torch import Tensor
 
 from starc.errors import DatastoreError
 from starc.files import pickles
-from starc.files.annotations import read_references
 from starc.files.atomic import recover, replacing_folder, require_ours
-from starc.files.reading import parse_json, read_text
+from starc_eval.annotations import read_references
+from starc_eval.reading import parse_json, read_text
 
 VERSION, MARK = 1, "starc_datastore"
 FACTS, CAPTIONS, TENSORS = "datastore.json", "captions.jsonl", "embeddings.safetensors"

@@ -23,7 +23,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
-from starc.files.annotations import video_id
 from starc.media.encoders import TextEncoder
 from starc.retrieval.captions import (
     CAPTIONS,
@@ -49,6 +48,7 @@ from starc.retrieval.search import (
     exact_search,
     fastest_scan,
 )
+from starc_eval.annotations import video_id
 
 Captions = CaptionList | Iterable[str]
 Exclude = str | Sequence[str | None] | None

@@ -29,11 +29,11 @@ from torch.nn.functional import normalize
 
 from starc.errors import DatastoreError
 from starc.files import cache, pickles
-from starc.files.reading import parse_json
 from starc.media.encoders import TextEncoder
 from starc.retrieval.captions import CaptionList, read_captions, read_folder
 from starc.retrieval.datastore import CaptionStore, Datastore
 from starc.retrieval.search import NearestCaptions
+from starc_eval.reading import parse_json
 
 MEDOIDS = "medoids"
 """Summaries that are captions: the one nearest to the centre of its cluster."""

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from starc.processor import has_bfloat16
+
 log = logging.getLogger("starc")
 
 SCAN_ROWS = 65_536
@@ -62,7 +64,7 @@ def fastest_scan(embedding_ND: Tensor, prepared: Mapping[str, Tensor] | None = N
     Its preparation costs two or three searches in float32; `prepared` saves it.
     """
     large = len(embedding_ND) >= HALF_FROM and embedding_ND.device.type == "cpu"
-    if large and _multiplies_bfloat16():
+    if large and has_bfloat16():
         try:
             return HalfScan(embedding_ND, prepared)
         except RuntimeError as error:
@@ -247,9 +249,3 @@ class HalfScan:
 
 
 Scan = FloatScan | HalfScan
-
-
-def _multiplies_bfloat16() -> bool:
-    """Whether the processor has instructions for it; torch tells by private functions."""
-    known = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, bool)() for name in known)

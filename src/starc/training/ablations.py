@@ -24,14 +24,14 @@ from typing import Any
 
 from starc.config import suggest
 from starc.errors import ConfigError, StarcError
-from starc.evaluation import compare, score
-from starc.evaluation.meteor import Meteor
 from starc.files.atomic import replacing
 from starc.retrieval.captions import FACTS, read_facts
 from starc.retrieval.datastore import open_datastore
 from starc.retrieval.hierarchy import HICM2, MEDOIDS, HierarchicalStore
 from starc.training.run import METRICS, PREDICTIONS, RECIPE, wait_until_free
 from starc.training.tables import Ablation, Row
+from starc_eval import compare, score
+from starc_eval.meteor import Meteor
 
 SHOWN = {"CIDEr": "CIDEr", "METEOR": "METEOR", "soda_c": "SODA_c", "Bleu_4": "BLEU_4"}
 SHOWN |= {"F1": "F1", "Precision": "P", "Recall": "R"}

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from starc.errors import AnnotationError, VideoError
-from starc.files.annotations import VideoAnnotation, read_references, video_id
 from starc.media.video import probe
+from starc_eval.annotations import VideoAnnotation, read_references, video_id
 
 log = logging.getLogger("starc")
 

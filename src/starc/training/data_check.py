@@ -16,10 +16,10 @@ from itertools import pairwise
 from torch import Tensor
 
 from starc.errors import StarcError
-from starc.files.annotations import VideoAnnotation, accounts
 from starc.media.features import FPS
 from starc.retrieval.datastore import CaptionStore, overlap
 from starc.types import Sentence
+from starc_eval.annotations import VideoAnnotation, annotations_by_video
 
 _SHOWN = 5
 
@@ -69,7 +69,7 @@ def examine(
     """
     problems = []
     annotations, kept_back = (
-        {video: each[0] for video, each in accounts(files).items()}
+        {video: each[0] for video, each in annotations_by_video(files).items()}
         for files in (references, held_out)
     )
     for name, videos, files in (
@@ -91,7 +91,7 @@ def examine(
             DataProblem(f"{what} (right for a joint space)", one.where, False) for one in other
         ]
     problems += _copies([*annotations, *kept_back], features)
-    problems += _leaks(annotations, store, accounts(held_out))
+    problems += _leaks(annotations, store, annotations_by_video(held_out))
     durations = [annotated.duration for annotated in annotations.values() if annotated.duration]
     written = [each for file in references for each in file.values()]
     lengths = [end - start for each in written for start, end in each.spans]

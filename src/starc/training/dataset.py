@@ -22,7 +22,6 @@ from typing import NamedTuple
 from torch import Tensor
 
 from starc.errors import AnnotationError
-from starc.files.annotations import VideoAnnotation, accounts, read_references
 from starc.inference import long_videos
 from starc.inference.predict import VideoInputs
 from starc.media.features import FeatureStore
@@ -31,6 +30,7 @@ from starc.model.inputs import Example
 from starc.model.joint_space import JointSpace
 from starc.training.recipes import TrainConfig
 from starc.types import Event, Sentence
+from starc_eval.annotations import VideoAnnotation, annotations_by_video, read_references
 
 POOL = 32
 """Batches whose videos are sorted by length together."""
@@ -73,7 +73,7 @@ class Videos:
     ) -> Videos:
         """All annotated videos; every one needs features and a duration, speech is optional."""
         references = (annotations,) if isinstance(annotations, Mapping) else tuple(annotations)
-        known = accounts(references)
+        known = annotations_by_video(references)
         if not known:
             raise AnnotationError(f"{source}: no annotated video to train on")
         for video, annotated in known.items():

@@ -24,8 +24,6 @@ from torch import Tensor
 
 from starc.config import BeamSearch, apply_overrides
 from starc.errors import AnnotationError, ConfigError
-from starc.evaluation import pairs, score
-from starc.files.annotations import VideoAnnotation
 from starc.inference import long_videos
 from starc.inference.long_videos import FrameRange
 from starc.inference.predict import Prediction, predict, split
@@ -40,6 +38,8 @@ from starc.retrieval.datastore import open_datastore
 from starc.training.dataset import Videos, usable_events
 from starc.training.run import RECIPE
 from starc.types import Event, Segment
+from starc_eval import pairs, score
+from starc_eval.annotations import VideoAnnotation
 
 AT_ONCE = 16
 """Videos handed to `predict` together: progress is told after each such handful."""
@@ -131,7 +131,7 @@ def _require_given(annotations: Path | Sequence[Path], videos: Videos) -> None:
             if not 0 <= start < end:
                 raise AnnotationError(
                     f"{file}: video {video!r}, event {number}: [{start}, {end}] cannot be "
-                    "described; mend it, or leave --given-boundaries out"
+                    "described; fix it, or leave --given-boundaries out"
                 )
 
 

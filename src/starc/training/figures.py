@@ -11,7 +11,6 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from starc.errors import ConfigError, MissingExtra
-from starc.evaluation import score
 from starc.files.atomic import replacing
 from starc.model.checkpoint import Loaded
 from starc.training.dataset import Videos, usable_events
@@ -30,6 +29,7 @@ from starc.training.evaluate import (
 )
 from starc.training.tables import Ablation
 from starc.types import Event
+from starc_eval import score
 
 if TYPE_CHECKING:
     from starc.training.ablations import Result

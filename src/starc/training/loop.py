@@ -26,17 +26,18 @@ from torch import Tensor, nn
 
 from starc.decoder.t5 import PAD
 from starc.errors import CheckpointError, ConfigError, DatastoreError, MissingExtra, StarcError
-from starc.files.annotations import VideoAnnotation, prediction_file
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Batch
 from starc.model.joint_space import JointSpace
 from starc.model.starc import Losses, STaRC
+from starc.processor import prepare
 from starc.retrieval.datastore import Datastore
 from starc.training.dataset import Part, Videos, batch_order, batches_per_epoch
 from starc.training.evaluate import as_annotations, caption_videos, headline_scores
 from starc.training.recipes import Recipe, SetRecipe, TrainConfig, to_dict
 from starc.training.run import PREDICTIONS, RunFolder, TensorBoard, WandB
+from starc_eval.annotations import VideoAnnotation, prediction_file
 
 Progress = Callable[[dict[str, Any]], None]
 """Prediction about each step and each validation, in the main process."""
@@ -121,6 +122,7 @@ class Training:
         progress: Progress,
         fresh: Collection[str] = (),
     ) -> None:
+        prepare()
         self.recipe, self.task, self.run, self.progress = recipe, task, run, progress
         self.config = recipe.train
         self.accelerator = accelerator(self.config)

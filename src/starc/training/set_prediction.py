@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from starc.errors import DatastoreError
-from starc.files.annotations import VideoAnnotation
 from starc.methods import folder as method_folder
 from starc.methods.matching import Target
 from starc.methods.set_prediction import Annotated, SetPredictor, VideoBatch, pad_videos
@@ -28,6 +27,7 @@ from starc.retrieval.datastore import open_datastore
 from starc.training.dataset import Videos
 from starc.training.loop import Task, Training
 from starc.training.recipes import SetRecipe
+from starc_eval.annotations import VideoAnnotation
 
 UNUSED = ("transformer.pos_trans", "deformable_att.attention_weights", "deformable_att.output_proj")
 """Parameters of published files that training with learned queries never reaches."""

@@ -33,6 +33,10 @@ from starc.training.run import MANIFEST, RECIPE, RunFolder, summary_writer, wand
 Note = Callable[[str], None]
 FROM_SCRATCH = 1e-3
 """Rates below this are for pretrained weights."""
+NOT_TAKEN_ALONG = (
+    "its caption writer and span head are not taken along; the trained model finds and captions "
+    "events with STaRC alone, and its captions may be worse than those of the model it starts from"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ def run_training(
     recipe = recipes.apply_overrides(recipe, overrides)
     task, model = _prepared(recipe, files, start, on_note)
     on_note(_origin(name, recipe, start, model))
+    if start is not None and start.writer is not None:
+        on_note(f"warning: {start.folder}: {NOT_TAKEN_ALONG}")
     fresh = sorted(set(model.state_dict()) - set(start.model.state_dict())) if start else []
     made_by = manifest(name, files, recipe) | {"fresh": fresh} if main else {}
     with RunFolder(folder, resume=False, main=main) as run:
@@ -208,8 +214,6 @@ def _origin(name: str, recipe: Recipe, start: Loaded | None, model: STaRC) -> st
     unused = list(dict.fromkeys(weight.split(".")[0] for weight in theirs if weight not in ours))
     if str(start.folder).startswith(language_models.PREFIXES):
         fresh.append("time tokens")
-    if start.writer is not None:
-        unused.append("caption writer, span head (what is trained speaks itself)")
     taken = sum(weight in theirs for weight in ours)
     return (
         f"note: {taken} of {len(ours)} weights from {start.folder}; start fresh: "

@@ -27,6 +27,7 @@ from starc.viewer.records import read_captioned
 
 MOST_EVENTS = 5_000
 LONGEST_CAPTION = 2_000
+PERSON = ("person",)
 
 
 class Export(NamedTuple):
@@ -35,6 +36,16 @@ class Export(NamedTuple):
     ending: str
     render: Callable[[Captioned], str]
     media_type: str = "text/plain; charset=utf-8"
+
+
+class Edited(NamedTuple):
+    """An event as somebody left it; the page may say that a person made its times or words."""
+
+    start: float
+    end: float
+    caption: str
+    times_from: tuple[str, ...] | None = None
+    words_from: tuple[str, ...] | None = None
 
 
 class EditRefused(StarcError):
@@ -83,27 +94,73 @@ def _read_date(path: Path, _changed: int) -> str | None:
 
 
 def checked(
-    events: Sequence[tuple[float, float, str]], *, duration: float, known: Sequence[Event] = ()
+    events: Sequence[Edited | tuple[float, float, str]],
+    *,
+    duration: float,
+    known: Sequence[Event] = (),
 ) -> tuple[Event, ...]:
-    """Events in order of time; one that is as it was in `known` keeps its confidence."""
+    """Events in order of time; one that is as it was in `known` stays as it was there.
+
+    To the millisecond, which is what subtitles keep. What was changed is by a person: the words,
+    the times or both.
+    """
     if len(events) > MOST_EVENTS:
         raise EditRefused((None, f"{len(events)} events; at most {MOST_EVENTS}"))
     problems, valid = [], []
-    before = {(event.start, event.end, event.caption): event for event in known}
-    for n, (start, end, text) in enumerate(events):
+    before = _Known(known)
+    for n, edited in enumerate(events):
+        start, end, text, times_from, words_from = Edited(*edited)
         # A caption is one line; control characters and half characters have no place in one.
         line = re.sub(r"[\r\n\t]+", " ", text)
         caption = "".join(c for c in line if unicodedata.category(c) not in ("Cc", "Cs")).strip()
         if problem := _problem(start, end, caption, duration):
             problems.append((n, f"event {n + 1}: {problem}"))
+        elif same := before.event(start, end, caption):
+            valid.append(same)
         else:
-            valid.append(before.get((start, end, caption)) or Event(start, end, caption))
+            times_from = _origin(times_from, before.times_from(start, end))
+            words_from = _origin(words_from, before.words_from(start, caption))
+            event = Event(start, end, caption, times_from=times_from, words_from=words_from)
+            valid.append(event)
     if problems:
         raise EditRefused(*problems)
     return tuple(sorted(valid, key=lambda event: (event.start, event.end)))
 
 
-def save(item: Item, events: Sequence[tuple[float, float, str]], *, seen: int) -> int:
+def _origin(said: tuple[str, ...] | None, known: tuple[str, ...] | None) -> tuple[str, ...]:
+    """What the record has. The page may say only that a person did it, or that nobody knows."""
+    if said in ((), PERSON):
+        return said
+    return PERSON if known is None else known
+
+
+class _Known:
+    """Events that were there, by their times, their words, or both."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = {(*_ms(event.start, event.end), event.caption): event for event in events}
+        self._times = {_ms(event.start, event.end): event.times_from for event in events}
+        self._words: dict[str, list[Event]] = {}
+        for event in events:
+            self._words.setdefault(event.caption, []).append(event)
+
+    def event(self, start: float, end: float, caption: str) -> Event | None:
+        return self._events.get((*_ms(start, end), caption))
+
+    def times_from(self, start: float, end: float) -> tuple[str, ...] | None:
+        return self._times.get(_ms(start, end))
+
+    def words_from(self, start: float, caption: str) -> tuple[str, ...] | None:
+        """Of the nearest event with these words."""
+        same = self._words.get(caption)
+        return min(same, key=lambda event: abs(event.start - start)).words_from if same else None
+
+
+def _ms(start: float, end: float) -> tuple[int, int]:
+    return round(start * 1000), round(end * 1000)
+
+
+def save(item: Item, events: Sequence[Edited | tuple[float, float, str]], *, seen: int) -> int:
     """Write the next version and return its number; `seen` is the newest the editor knew."""
     item = replace(item, versions=versions_in(item.edits))
     if seen != item.newest:
@@ -116,6 +173,7 @@ def save(item: Item, events: Sequence[tuple[float, float, str]], *, seen: int) -
     corrected = replace(
         current,
         events=checked(events, duration=current.duration, known=known),
+        reason="" if events else current.reason,
         provenance={**current.provenance, "corrected": now, "version": str(version)},
     )
     if item.edits.is_symlink() or item.edits.parent.is_symlink():

@@ -22,12 +22,12 @@ from typing import Any, Literal, Protocol
 import anyio.to_thread
 
 from starc.errors import StarcError, VideoError
-from starc.files.annotations import video_id
 from starc.files.atomic import replacing
 from starc.media.video import probe
 from starc.types import Captioned
-from starc.viewer.records import title_file
+from starc.viewer.records import read_captioned, title_file
 from starc.viewer.security import sniff, without_folders
+from starc_eval.annotations import video_id
 
 log = logging.getLogger("starc")
 
@@ -43,6 +43,8 @@ Caption = Callable[[Path, Progress, Callable[[], bool]], Captioned]
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 REMEMBERED = 50
 SPARE_DISK = 256 << 20
+KEPT = ("title", "source", "content")
+"""Of the provenance of a record that is replaced: where its video lies, and what it is called."""
 
 
 class Cancelled(Exception):
@@ -72,6 +74,10 @@ class CaptionJob:
     """Stage -> fraction done and words about it, in the order they began."""
     error: str | None = None
     result: Path | None = None
+    reason: str = ""
+    """Why it ended without captions."""
+    declined: Path | None = None
+    """The record that says so from before: it is captioned anyway, and that record replaced."""
     cancel: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -89,14 +95,25 @@ class CaptionJob:
                 for name, (done, words) in self.stages.copy().items()
             ],
             "error": self.error,
+            "reason": self.reason,
+            "anyway": self.declined is not None,
         }
 
 
 class JobQueue:
     """Runs jobs in the order they came; `workers` threads, started with the first job."""
 
-    def __init__(self, caption: Caption, *, workers: int = 1, waiting: int = 20) -> None:
+    def __init__(
+        self,
+        caption: Caption,
+        *,
+        anyway: Caption | None = None,
+        workers: int = 1,
+        waiting: int = 20,
+    ) -> None:
         self._caption, self._workers, self._waiting = caption, workers, waiting
+        self.anyway = anyway
+        """Captions also what `caption` declines; None if nothing does."""
         self._threads: list[threading.Thread] = []
         self._jobs: dict[str, CaptionJob] = {}
         self._changed = threading.Condition()
@@ -104,7 +121,10 @@ class JobQueue:
         self.turn = 0
         """Grows with every change; whoever watches compares it."""
 
-    def submit(self, path: Path, *, title: str, uploaded: bool) -> CaptionJob:
+    def submit(
+        self, path: Path, *, title: str, uploaded: bool, declined: Path | None = None
+    ) -> CaptionJob:
+        """Queue a video; with the record that `declined` it, to caption it anyway."""
         with self._changed:
             if any(job.active and job.path == path for job in self._jobs.values()):
                 raise QueueFull(f"{title}: is being captioned already; wait for it")
@@ -112,7 +132,7 @@ class JobQueue:
                 raise QueueFull(f"{self._waiting} videos are waiting already; try again later")
             # Trying again takes the place of what failed.
             self._jobs = {key: old for key, old in self._jobs.items() if old.path != path}
-            job = CaptionJob(secrets.token_hex(8), title, path, uploaded)
+            job = CaptionJob(secrets.token_hex(8), title, path, uploaded, declined=declined)
             if uploaded:
                 with suppress(OSError):  # it would be lost if captioning fails
                     title_file(path).write_text(title, encoding="utf-8")
@@ -188,13 +208,17 @@ class JobQueue:
 
         state: State = "failed"
         try:
-            captioned = self._caption(job.path, progress, job.cancel.is_set)
+            caption = self.anyway if job.declined and self.anyway else self._caption
+            captioned = caption(job.path, progress, job.cancel.is_set)
             if job.cancel.is_set():
                 raise Cancelled
             title = {"title": job.title} if job.title != video_id(job.path.name) else {}
             provenance = {**captioned.provenance, **title}
             captioned = replace(captioned, video=job.path.name, provenance=provenance)
-            job.result, state = _keep(captioned, job.path), "done"
+            job.result = (
+                _replace(captioned, job.declined) if job.declined else _keep(captioned, job.path)
+            )
+            job.reason, state = captioned.reason, "done"
             title_file(job.path).unlink(missing_ok=True)
         except Cancelled:
             state = "cancelled"
@@ -221,6 +245,18 @@ def _keep(captioned: Captioned, video: Path) -> Path:
                 json.dump(captioned.to_json(), file)
             return path
     raise StarcError(f"{video.name}: its record is there already; rename {path.name}")
+
+
+def _replace(captioned: Captioned, record: Path) -> Path:
+    """Write over a record that gave a reason instead of events, and over no other; returns it."""
+    before = read_captioned(record)
+    if before.events or not before.reason:
+        raise StarcError(f"{record.name}: has captions by now; reload to see them")
+    kept = {key: before.provenance[key] for key in KEPT if key in before.provenance}
+    captioned = replace(captioned, video=before.video, provenance={**captioned.provenance, **kept})
+    with replacing(record) as file:
+        json.dump(captioned.to_json(), file)
+    return record
 
 
 async def receive_upload(

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from starc.errors import AnnotationError, StarcError, VideoError
-from starc.files.annotations import video_id
 from starc.files.cache import content_name
 from starc.types import Captioned
 from starc.viewer.records import (
@@ -36,11 +35,14 @@ from starc.viewer.records import (
     summarise,
 )
 from starc.viewer.security import confine, digest
+from starc_eval.annotations import video_id
 
 log = logging.getLogger("starc")
 
 VIDEO_ENDINGS = frozenset({".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"})
 EDITS = ".edits"
+NOTHING_FOUND = "no event was found"
+"""How the reason begins where no events were withheld, so that asking again cannot help."""
 MOST_FILES = 200_000
 _VERSION = re.compile(r"(\d{4,8})\.json")
 
@@ -73,6 +75,13 @@ class Item:
         return self.record is not None or bool(self.versions)
 
     @property
+    def declined(self) -> bool:
+        """Captions were withheld for a reason, and nobody has written others since."""
+        reason = self.summary.reason
+        withheld = bool(reason) and not reason.startswith(NOTHING_FOUND)
+        return withheld and self.record is not None and not self.versions
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Ids by which reference files and other systems may know this video."""
         known = [self.key, self.summary.name, self.video and self.video.name]
@@ -87,6 +96,8 @@ class Item:
             "events": self.summary.events,
             "sentences": self.summary.sentences,
             "captioned": self.captioned,
+            "reason": self.summary.reason,
+            "declined": self.declined,
             "versions": len(self.versions),
             "video": self.video is not None,
             "problem": self.summary.problem,

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from starc.errors import AnnotationError
-from starc.files.annotations import read_annotations, video_id
-from starc.files.reading import read_bytes
 from starc.types import Captioned, Event
 from starc.viewer.security import display_name
+from starc_eval.annotations import read_annotations, video_id
+from starc_eval.reading import read_bytes
 
 log = logging.getLogger("starc")
 
@@ -54,6 +54,8 @@ class Summary:
     """The file it was made from, as a way from the record's folder."""
     content: str | None = None
     """What that file holds: `starc.files.cache.content_name`."""
+    reason: str = ""
+    """Why the video was not captioned; empty where it was."""
 
     @property
     def size(self) -> int:
@@ -132,11 +134,18 @@ def summarise(content: dict[str, Any], stem: str) -> Summary:
             len(sentences),
             tuple(passages),
             confidence=statistics.median(known) if known else None,
+            reason="" if events else _reason(content),
             **{key: text for key, text in made_of.items() if isinstance(text, str)},
         )
     except MALFORMED as error:
         log.warning("%s: not a captioned video (%r)", stem, error)
         return bare_summary(stem, problem="not a captioned video of this version")
+
+
+def _reason(content: dict[str, Any]) -> str:
+    """Why a record has no events; those of earlier versions say it in their provenance only."""
+    before = "out of domain" if "unfamiliar" in content["provenance"] else ""
+    return str(content.get("reason", "") + "" or before)
 
 
 def bare_summary(name: str, problem: str | None = None, title: str | None = None) -> Summary:

@@ -23,7 +23,7 @@ from starlette.requests import ClientDisconnect
 
 from starc.errors import StarcError, VideoError
 from starc.media.video import frame_rate
-from starc.types import Captioned
+from starc.types import SOURCES, Captioned
 from starc.viewer import edits, search
 from starc.viewer import library as videos
 from starc.viewer.comparison import Comparison
@@ -60,6 +60,8 @@ class EventIn(BaseModel):
     start: float
     end: float
     caption: str
+    times_from: tuple[str, ...] | None = Field(default=None, max_length=len(SOURCES))
+    words_from: tuple[str, ...] | None = Field(default=None, max_length=len(SOURCES))
 
 
 class SaveIn(BaseModel):
@@ -97,6 +99,7 @@ class Viewer:
                 ],
                 "links_out": self.library.links_out,
                 "can_caption": self.queue is not None,
+                "can_caption_anyway": self._can_caption_anyway,
                 "can_upload": self.uploads is not None,
                 "upload_limit": self.upload_limit,
             }
@@ -139,6 +142,9 @@ class Viewer:
                 "dates": edits.saved_at(item),
                 "fps": self._frame_rate(item),
                 "can_caption": self.queue is not None and not item.captioned,
+                "can_caption_anyway": (
+                    item.declined and missing is None and self._can_caption_anyway
+                ),
                 "formats": list(self.exports),
                 "record": _draft(item, version).to_json(),
                 "reference": _compared(self.reference, item),
@@ -189,7 +195,7 @@ class Viewer:
 
     def save_version(self, id: Id, body: SaveIn) -> Response:
         item = self._item(id)
-        events = [(event.start, event.end, event.caption) for event in body.events]
+        events = [edits.Edited(**event.model_dump()) for event in body.events]
         try:
             version = edits.save(item, events, seen=body.seen)
         except OSError as error:
@@ -209,12 +215,19 @@ class Viewer:
 
     # Captioning
 
-    def caption_video(self, id: Id) -> Response:
-        """Queue a video of the library that nobody has captioned."""
+    def caption_video(self, id: Id, anyway: bool = False) -> Response:
+        """Queue a video of the library that has no captions; `anyway`: one that was declined."""
         item, queue = self._item(id), self._queue()
-        if item.captioned:
+        if anyway and not (item.declined and self._can_caption_anyway):
+            raise HTTPException(409, "no captions of this video were withheld")
+        if item.captioned and not anyway:
             raise HTTPException(409, "this video has captions already")
-        job = queue.submit(self.library.open_video(item), title=item.summary.title, uploaded=False)
+        job = queue.submit(
+            self.library.open_video(item),
+            title=item.summary.title,
+            uploaded=False,
+            declined=item.record if anyway else None,
+        )
         return SafeJson(self._row(job), status_code=202)
 
     async def upload(
@@ -289,6 +302,10 @@ class Viewer:
         with suppress(VideoError):
             return frame_rate(self.library.open_video(item)) or None
         return None
+
+    @property
+    def _can_caption_anyway(self) -> bool:
+        return self.queue is not None and self.queue.anyway is not None
 
     def _queue(self) -> JobQueue:
         if self.queue is None:

@@ -3,7 +3,7 @@
 `Guard` wraps the whole application: it checks the Host of every request (a name that is rebound to
 this machine is refused), the token where there is one, and the Origin of whatever changes state;
 it caps bodies and adds the headers that keep a browser from running anything but our own files.
-`confine` is the only road from a name to a file, `sniff` the only judge of what a file is.
+`confine` is the only way from a name to a file, `sniff` the only judge of what a file is.
 """
 
 from __future__ import annotations

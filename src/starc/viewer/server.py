@@ -124,6 +124,7 @@ def create_app(
     folders: Sequence[Path],
     *,
     caption: Caption | None = None,
+    caption_anyway: Caption | None = None,
     exports: Mapping[str, Export] | None = None,
     reference: Path | None = None,
     compare: Path | None = None,
@@ -133,7 +134,8 @@ def create_app(
 ) -> FastAPI:
     """The application for some folders (or single files).
 
-    `caption(path, progress, cancelled)` makes the page caption what is dropped on it;
+    `caption(path, progress, cancelled)` makes the page caption what is dropped on it,
+    `caption_anyway` also what `caption` declined, when somebody asks for that;
     `exports` are added to the formats that are built in, under their names;
     `hosts` are the names besides addresses and `localhost` that the server answers to.
     """
@@ -143,7 +145,9 @@ def create_app(
             f"token: {len(token)} characters can be guessed; give at least {SHORTEST_TOKEN}"
         )
     library = Library([Path(folder) for folder in folders])
-    queue = caption and JobQueue(caption, workers=limits.workers, waiting=limits.waiting)
+    queue = caption and JobQueue(
+        caption, anyway=caption_anyway, workers=limits.workers, waiting=limits.waiting
+    )
     uploads = next((root for root in library.roots if root.is_dir()), None) if queue else None
     viewer = Viewer(
         library=library,

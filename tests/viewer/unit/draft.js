@@ -6,6 +6,11 @@ const spans = (draft) => draft.events.map(({ start, end, caption }) => [start, e
 const make = () => new Draft([
   { start: 1, end: 4, caption: "peel" }, { start: 5, end: 9, caption: "slice" }, { start: 10, end: 12, caption: "slice" },
 ], 20.005);
+const origins = (draft) => draft.events.map(({ times_from, words_from }) => `${times_from} ${words_from}`);
+const heard = () => new Draft([
+  { start: 1, end: 4, caption: "peel", times_from: ["speech"], words_from: ["speech"] },
+  { start: 5, end: 9.1234, caption: "slice", times_from: ["speech"], words_from: ["speech"] },
+], 20);
 const keys = (draft, ...places) => new Set(places.map((place) => draft.events[place].key));
 
 export const tests = {
@@ -50,6 +55,35 @@ export const tests = {
     is(spans(draft), [[0, 1, "a"], [3, 4, "b"]]);
     draft.undo();
     is(spans(draft), [[4, 8, "slice"]]);
+  },
+  "what a person changed is by a person": (is) => {
+    const after = (change) => {
+      const draft = heard();
+      change(draft, draft.events[1].key);
+      return origins(draft);
+    };
+    is(after(() => {}), ["speech speech", "speech speech"]);
+    is(after((draft) => draft.add(10, 12)), ["speech speech", "speech speech", "person person"]);
+    is(after((draft, key) => draft.update(key, { start: 6 })), ["speech speech", "person speech"]);
+    is(after((draft, key) => draft.update(key, { caption: "dice" })), ["speech speech", "speech person"]);
+    is(after((draft, key) => draft.retime(key, { end: 8 })), ["speech speech", "person speech"]);
+    is(after((draft, key) => draft.split(key, 7)), ["speech speech", "person speech", "person speech"]);
+    is(after((draft) => draft.merge(keys(draft, 0, 1))), ["person person"]);
+    is(after((draft) => draft.shift(keys(draft, 0), 1)), ["person speech", "speech speech"]);
+    is(after((draft, key) => draft.reword(new Map([[key, "dice"]]))), ["speech speech", "speech person"]);
+    is(after((draft, key) => { draft.update(key, { caption: "dice" }); draft.undo(); }), ["speech speech", "speech speech"]);
+    after((draft, key) => {
+      draft.update(key, { caption: "dice" });
+      is(draft.find(key).end, 9.1234); // other words move nothing
+    });
+  },
+  "events of a file are known by their times and words": (is) => {
+    const draft = heard();
+    draft.replace(draft.recognise([
+      { start: 1, end: 4, caption: "peel " }, { start: 5, end: 9.123, caption: "slice" }, { start: 5, end: 9, caption: "slice" },
+    ]));
+    is(origins(draft), ["speech speech", " ", "speech speech"]);
+    is(draft.plain()[1], { start: 5, end: 9, caption: "slice", times_from: [], words_from: [] });
   },
   "find and replace takes words as they are": (is) => {
     const events = [{ key: 1, caption: "Add (a) $1" }, { key: 2, caption: "add b" }, { key: 3, caption: "stir" }];

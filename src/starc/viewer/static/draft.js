@@ -4,6 +4,7 @@ import { clock, round } from "./times.js";
 
 const SHORTEST = 0.1; // seconds
 const DEPTH = 300;
+const PERSON = ["person"]; // where the times or the words of an event come from, once somebody changed them
 
 const inOrder = (a, b) => a.start - b.start || a.end - b.end;
 
@@ -72,13 +73,18 @@ export class Draft extends EventTarget {
   }
 
   make(start, end, caption = "") {
-    return { key: this.next++, start, end: Math.min(end, this.duration), caption, confidence: null, repeated: false };
+    return { key: this.next++, start, end: Math.min(end, this.duration), caption, confidence: null, repeated: false, times_from: PERSON, words_from: PERSON };
   }
 
   set(event) {
     const old = this.find(event.key);
-    const same = event.start === old.start && event.end === old.end && event.caption === old.caption;
-    if (!same) this.put(this.events.map((one) => (one.key === event.key ? { ...event, confidence: null } : one)));
+    const moved = event.start !== old.start || event.end !== old.end;
+    const reworded = event.caption !== old.caption;
+    if (!moved && !reworded) return;
+    const made = { ...event, confidence: null };
+    if (moved) made.times_from = PERSON;
+    if (reworded) made.words_from = PERSON;
+    this.put(this.events.map((one) => (one.key === event.key ? made : one)));
   }
 
   /** Change an event as far as it goes: what a drag does at the edges of the video. */
@@ -86,9 +92,11 @@ export class Draft extends EventTarget {
     const old = this.find(key);
     if (!old) return;
     const event = { ...old, ...patch };
-    const span = Math.min(SHORTEST, this.duration);
-    event.start = round(Math.min(Math.max(0, event.start), this.duration - span));
-    event.end = Math.min(round(Math.max(event.start + span, event.end)), this.duration);
+    if ("start" in patch || "end" in patch) { // other words leave the times as exact as they were
+      const span = Math.min(SHORTEST, this.duration);
+      event.start = round(Math.min(Math.max(0, event.start), this.duration - span));
+      event.end = Math.min(round(Math.max(event.start + span, event.end)), this.duration);
+    }
     this.set(event);
   }
 
@@ -120,9 +128,9 @@ export class Draft extends EventTarget {
     const middle = round(time);
     const whole = (start, end) => !refusal({ start, end }, this.duration);
     if (!event || !whole(event.start, middle) || !whole(middle, event.end)) return null;
-    const second = this.make(middle, event.end, event.caption);
+    const second = { ...this.make(middle, event.end, event.caption), words_from: event.words_from };
     const rest = this.events.filter((one) => one.key !== key);
-    this.put([...rest, { ...event, end: middle, confidence: null }, second]);
+    this.put([...rest, { ...event, end: middle, confidence: null, times_from: PERSON }, second]);
     return second.key;
   }
 
@@ -132,7 +140,8 @@ export class Draft extends EventTarget {
     if (parts.length < 2) return null;
     const captions = [...new Set(parts.map((event) => event.caption.trim()).filter(Boolean))];
     const end = Math.max(...parts.map((event) => event.end));
-    const whole = { ...parts[0], end, caption: captions.join(", "), confidence: null };
+    const whole = { ...parts[0], end, caption: captions.join(", "), confidence: null, times_from: PERSON };
+    if (captions.length > 1) whole.words_from = PERSON;
     this.put([...this.events.filter((event) => !keys.has(event.key)), whole]);
     return whole.key;
   }
@@ -147,6 +156,7 @@ export class Draft extends EventTarget {
     if (!way) return 0;
     this.put(this.events.map((event) => (keys.has(event.key) ? {
       ...event, start: round(event.start + way), end: Math.min(round(event.end + way), this.duration), confidence: null,
+      times_from: PERSON,
     } : event)));
     return way;
   }
@@ -154,13 +164,20 @@ export class Draft extends EventTarget {
   /** Other captions for some events, by key: one step. */
   reword(captions) {
     this.put(this.events.map((event) => (captions.has(event.key)
-      ? { ...event, caption: captions.get(event.key), confidence: null } : event)));
+      ? { ...event, caption: captions.get(event.key), confidence: null, words_from: PERSON } : event)));
   }
 
   /** Other events altogether (a file, a kept draft, a merged conflict): one step. */
   replace(events) {
     this.release();
     this.put(events.map((event) => ({ confidence: null, repeated: false, ...event, key: this.next++ })));
+  }
+
+  /** Events of a file: those that are here already, to the millisecond, are these; of others nothing is known. */
+  recognise(events) {
+    const name = ({ start, end, caption }) => [Math.round(start * 1000), Math.round(end * 1000), caption.trim()].join(" ");
+    const here = new Map(this.events.map((event) => [name(event), event]));
+    return events.map((event) => here.get(name(event)) ?? { ...event, times_from: [], words_from: [] });
   }
 
   undo() {
@@ -180,8 +197,8 @@ export class Draft extends EventTarget {
     return true;
   }
 
-  /** What the server wants: spans and words. */
+  /** What the server wants: spans and words, and where they come from. */
   plain() {
-    return this.events.map(({ start, end, caption }) => ({ start, end, caption }));
+    return this.events.map(({ start, end, caption, times_from, words_from }) => ({ start, end, caption, times_from, words_from }));
   }
 }

@@ -209,7 +209,7 @@ export class Editing {
     if (!events.length) return say(`${file.name}: no subtitles in it; SRT and WebVTT can be read`, { bad: true });
     if (events.length > MOST_EVENTS) return say(`${file.name}: ${events.length} subtitles; at most ${MOST_EVENTS}`, { bad: true });
     this.begin();
-    this.draft.replace(events);
+    this.draft.replace(this.draft.recognise(events));
     const rest = skipped ? `, ${skipped} left out (no words, or after the video)` : "";
     say(`${count(events.length, "event")} from ${file.name}${rest}. Save keeps them, Ctrl Z takes them back`);
   }

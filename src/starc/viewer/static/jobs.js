@@ -104,12 +104,13 @@ const WORDS = { queued: "waiting", failed: "failed", cancelled: "cancelled", don
 function jobRow(job) {
   const active = job.state === "queued" || job.state === "running";
   const now = job.stages.at(-1);
-  const words = job.cancelling ? "cancelling" : WORDS[job.state] ?? (now ? "" : "starting");
+  const words = job.cancelling ? "cancelling" : (job.reason ? "not captioned" : WORDS[job.state]) ?? (now ? "" : "starting");
   const buttons = [];
   if (active) buttons.push(cancelButton(job.title, () => cancel(job), job.cancelling));
   else if (job.video && job.state === "failed") buttons.push(small("Try again", `Try ${job.title} again`, () => again(job)));
   else if (job.video) buttons.push(el("a", { class: "button small", href: `/watch/${job.video}` }, "Watch"));
   const below = job.state === "running" ? [bar(`${job.title}: ${now?.name ?? "starting"}`, now?.done ?? 0), stages(job)] : [];
+  if (job.reason) below.push(el("p", {}, job.reason));
   if (job.error) below.push(el("p", { class: "bad" }, job.error));
   return row(job.state, job.title, words, buttons, ...below);
 }
@@ -154,7 +155,7 @@ function draw() {
 /** A job that failed goes into the queue again, under the title it had. */
 async function again(job) {
   try {
-    await ask(`/api/videos/${job.video}/caption`, { method: "POST" });
+    await ask(`/api/videos/${job.video}/caption${job.anyway ? "?anyway=true" : ""}`, { method: "POST" });
     document.dispatchEvent(new Event("jobschange"));
   } catch (error) {
     say(error.message, { bad: true });
@@ -176,13 +177,15 @@ export function startJobs({ onDone }) {
   let finished = new Set();
 
   function take(jobs) {
-    const done = jobs.filter((job) => job.state === "done").map((job) => job.id);
-    const fresh = done.filter((id) => !finished.has(id));
-    finished = new Set(done);
+    const done = jobs.filter((job) => job.state === "done");
+    const fresh = done.filter((job) => !finished.has(job.id));
+    finished = new Set(done.map((job) => job.id));
     rows = jobs;
     draw();
     if (fresh.length) {
-      say(`${count(fresh.length, "video")} captioned`);
+      const declined = fresh.filter((job) => job.reason).length;
+      const parts = [[fresh.length - declined, "captioned"], [declined, "not captioned"]];
+      say(parts.filter(([n]) => n).map(([n, words]) => `${count(n, "video")} ${words}`).join(", "));
       onDone();
     }
   }

@@ -1,6 +1,7 @@
 // What the timeline draws, lane by lane, on a canvas. Only what is in sight is touched.
 
 import { clock } from "./dom.js";
+import { NOT_USED, PICTURES, takesPart } from "./origin.js";
 import { lowerBound } from "./scale.js";
 
 const BAR = 24; // height of an event
@@ -61,9 +62,12 @@ export function layOut(data) {
   events(data.other ? data.name : "Events", data.events, "ours");
   if (data.other) events(data.other.name, data.other.events, "other");
   if (data.saliency.length) lanes.push({ kind: "saliency", label: "Saliency", height: 62, ends: endsOf(data) });
-  if (data.segments.length) lanes.push({ kind: "segments", label: "Segments", items: data.segments, height: 30 });
+  const segments = { kind: "segments", label: "Segments", items: data.segments, height: 30 };
+  const apart = takesPart(data.events, PICTURES) === false;
+  if (data.segments.length && !apart) lanes.push(segments);
   if (data.sound) lanes.push({ kind: "sound", label: "Sound", height: 36 });
   if (data.sentences.length) lanes.push({ kind: "speech", label: "Speech", items: data.sentences, height: 28 });
+  if (data.segments.length && apart) lanes.push({ kind: "note", label: "", words: NOT_USED, height: 24 }, segments);
   let y = 0;
   for (const lane of lanes) {
     lane.y = y;
@@ -317,7 +321,16 @@ function drawAxis(context, lane, scale, colours, height) {
   context.textAlign = "left";
 }
 
-const DRAW = { events: drawEvents, segments: drawSegments, speech: drawSpeech };
+/** What stands over the lanes below it. */
+function drawNote(context, lane, scale, colours) {
+  context.fillStyle = colours.line;
+  context.fillRect(scale.left, lane.y + 3, scale.width, 1);
+  context.font = SMALL;
+  context.fillStyle = colours.muted;
+  context.fillText(fitted(context, lane.words, scale.width - 8), scale.left + 4, lane.y + 15);
+}
+
+const DRAW = { events: drawEvents, segments: drawSegments, speech: drawSpeech, note: drawNote };
 
 /** The whole timeline without the playhead. */
 export function draw(context, { lanes, height }, scale, colours, data, state) {
@@ -346,7 +359,7 @@ export function draw(context, { lanes, height }, scale, colours, data, state) {
 /** What lies under a point: `{ kind, item, lane, edge }`, or null. */
 export function at(layout, scale, x, y, reach = HANDLE) {
   const lane = layout.lanes.find((one) => y >= one.y && y < one.y + one.height);
-  if (!lane || lane.kind === "axis" || x < scale.left - reach) return null;
+  if (!lane || lane.kind === "axis" || lane.kind === "note" || x < scale.left - reach) return null;
   if (!lane.items) return { kind: lane.kind, lane };
   const row = lane.kind === "events" ? Math.floor((y - lane.y - GAP / 2) / (BAR + GAP)) : 0;
   let best = null;

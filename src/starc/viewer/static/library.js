@@ -2,6 +2,7 @@
 
 import { ask, clock, count, download, el, heard, icon, say, spoken } from "./dom.js";
 import { startJobs } from "./jobs.js";
+import { notCaptioned } from "./record.js";
 import { arrange, ORDERS, SHOWN } from "./shelf.js";
 
 const grid = document.getElementById("grid");
@@ -29,6 +30,7 @@ const percent = (share) => `${Math.round(share * 100)} %`;
 function facts(video) {
   if (video.problem) return el("p", { class: "facts bad" }, video.problem);
   if (!video.captioned) return el("p", { class: "facts" }, "Not captioned yet");
+  if (video.reason) return el("p", { class: "facts" }, notCaptioned(video));
   const parts = [count(video.events, "event")];
   if (video.sentences) parts.push(count(video.sentences, "sentence"));
   if (!video.video) parts.push("video file not here");
@@ -38,25 +40,26 @@ function facts(video) {
   return el("p", { class: "facts", title }, parts.join(" · "));
 }
 
-function card(video, canCaption) {
+function card(video, { can_caption: canCaption, can_caption_anyway: canCaptionAnyway }) {
   const length = video.duration ? `, ${spoken(video.duration)}` : "";
   const state = video.versions ? ", corrected" : "";
   const item = el("li", { class: "card", data: { id: video.id } },
     el("a", { href: `/watch/${video.id}` }, picture(video), el("h2", { dir: "auto" }, video.title),
       heard(`${length}${state}`)),
     facts(video));
-  if (!video.captioned && video.video && canCaption) {
+  const anyway = video.declined;
+  if (video.video && (anyway ? canCaptionAnyway : canCaption && !video.captioned)) {
     item.append(el("button", {
-      class: "button small", type: "button", "aria-label": `Caption ${video.title}`,
-      on: { click: () => captionExisting(video) },
-    }, "Caption"));
+      class: "button small", type: "button", "aria-label": `Caption ${video.title}${anyway ? " anyway" : ""}`,
+      on: { click: () => captionExisting(video, anyway) },
+    }, anyway ? "Caption anyway" : "Caption"));
   }
   return item;
 }
 
-async function captionExisting(video) {
+async function captionExisting(video, anyway) {
   try {
-    await ask(`/api/videos/${video.id}/caption`, { method: "POST" });
+    await ask(`/api/videos/${video.id}/caption${anyway ? "?anyway=true" : ""}`, { method: "POST" });
     jobs.watch();
     document.getElementById("jobs").scrollIntoView({ block: "nearest" });
   } catch (error) {
@@ -84,7 +87,7 @@ function fillShelf() {
 function drawGrid() {
   const { videos } = library;
   const shown = arrange(videos, { title: shelf["by-title"].value, show: shelf.show.value, sort: shelf.sort.value });
-  grid.replaceChildren(...shown.map((video) => card(video, library.can_caption)));
+  grid.replaceChildren(...shown.map((video) => card(video, library)));
   document.getElementById("shown").textContent =
     shown.length === videos.length ? "" : `${shown.length} of ${count(videos.length, "video")}`;
   if (shown.length) return;
@@ -144,7 +147,7 @@ function marked(text, words) {
 }
 
 function moment(hit, words) {
-  const kind = hit.spoken ? "said" : "shown";
+  const kind = hit.spoken ? "said" : "caption";
   return el("li", {},
     el("a", { href: `/watch/${hit.id}?t=${hit.start}` },
       el("span", { class: "thumb small" }, icon("film"), hit.video

@@ -5,6 +5,7 @@ import { count, el, heard, spoken, stamp } from "./dom.js";
 import { Editor } from "./editor.js";
 import { evidenceBox } from "./evidence.js";
 import { grade } from "./matching.js";
+import { MODEL, NOT_USED, originOf, PICTURES, takesPart } from "./origin.js";
 import { retrievedList } from "./timeline.js";
 
 const TABS = ["events", "segments", "speech"];
@@ -23,7 +24,8 @@ export class Panel extends EventTarget {
         const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
         if (!by) return;
         event.stopPropagation();
-        this.open(TABS[(place + by + TABS.length) % TABS.length]);
+        const shown = TABS.filter((_, n) => !this.tabs[n].hidden);
+        this.open(shown[(shown.indexOf(TABS[place]) + by + shown.length) % shown.length]);
         this.tabs[TABS.indexOf(this.tab)].focus();
       });
     });
@@ -89,6 +91,7 @@ export class Panel extends EventTarget {
     const counts = [data.events, data.segments, data.sentences].map((items) => items.length);
     this.tabs.forEach((tab, place) => {
       const name = TABS[place];
+      tab.hidden = name === "segments" && !data.segments.length;
       tab.replaceChildren(name[0].toUpperCase() + name.slice(1), el("span", {}, String(counts[place])));
     });
     this.late = this.pressed; // leaving a field by a click on a row may move the rows, and the click would miss
@@ -104,7 +107,8 @@ export class Panel extends EventTarget {
     this.rows = items.map((item) => make.call(this, item));
     this.drawn = this.outline(items);
     const rows = el("ol", { "aria-label": this.tab }, ...this.rows);
-    this.list.replaceChildren(items.length ? rows : this.nothing());
+    const note = this.note();
+    this.list.replaceChildren(...(note ? [note] : []), items.length ? rows : this.nothing());
     this.building = false;
     this.list.tabIndex = items.length ? -1 : 0;
     this.marked = null;
@@ -113,14 +117,19 @@ export class Panel extends EventTarget {
     refocus();
   }
 
-  /** In the chosen row: what the event rests on and, while editing, the fields. */
+  /** In the chosen row: where the event is from and, while editing, the fields. */
   placeDetails() {
     const chosen = this.tab === "events" ? this.rowOf(this.state.chosen) : undefined;
     this.placeEditor(this.state.editing ? chosen : undefined);
+    const event = chosen && this.draft.find(this.state.chosen);
+    const about = event && `${event.start} ${event.end} ${originOf(event)}`;
     const old = this.list.querySelector(".evidence");
-    if (old?.parentNode === chosen) return;
+    if (old && old.parentNode === chosen && (old.dataset.about === about || this.draft.held !== null)) return;
     old?.remove();
-    chosen?.append(evidenceBox(this.draft.find(this.state.chosen), this.data));
+    if (!event) return;
+    const box = evidenceBox(event, this.data);
+    box.dataset.about = about; // it stays until that changes
+    chosen.append(box);
   }
 
   placeEditor(wanted) {
@@ -177,17 +186,34 @@ export class Panel extends EventTarget {
     return true;
   }
 
+  /** Over events that were withheld at first, and over segments or speech that took part in none. */
+  note() {
+    if (this.tab === "events") return this.warning();
+    const sources = { segments: PICTURES, speech: ["speech"] }[this.tab];
+    if (!sources || !this.items().length || takesPart(this.data.events, sources) !== false) return null;
+    return el("p", { class: "apart" }, `${NOT_USED}.`);
+  }
+
+  /** Captions that somebody asked for although there is a reason against them. */
+  warning() {
+    const { events, forced } = this.data;
+    if (!forced || !events.length || takesPart(events, MODEL) === false) return null;
+    return el("p", { class: "apart" }, `Captioned anyway; the captions are likely wrong${forced === "yes" ? "" : ` (${forced})`}.`);
+  }
+
   nothing() {
     const words = {
-      events: this.state.editing ? "No events. Add one where the playhead is." : this.data.unfamiliar || "No events.",
+      events: this.state.editing ? "No events. Add one where the playhead is." : this.data.reason || "No events.",
       segments: "No segments in this record.",
       speech: "No speech in this record.",
     }[this.tab];
     const box = el("div", { class: "none" }, words);
-    if (this.tab === "events" && this.data.canCaption) {
+    const { canCaption, canCaptionAnyway } = this.data;
+    if (this.tab === "events" && (canCaption || canCaptionAnyway)) {
       box.append(el("br"), el("button", {
-        class: "button primary", type: "button", on: { click: () => this.tell("caption") },
-      }, "Caption this video"));
+        class: canCaption ? "button primary" : "button", type: "button",
+        on: { click: () => this.tell("caption", { anyway: canCaptionAnyway }) },
+      }, canCaption ? "Caption this video" : "Caption anyway"));
     }
     return box;
   }
@@ -275,7 +301,7 @@ function eventRow(event) {
 /** The words of a row, if they are not there already. */
 function fill(row, event) {
   const { match } = event;
-  const shown = JSON.stringify([event.start, event.end, event.caption, match?.iou, match?.event.caption, event.confidence]);
+  const shown = JSON.stringify([event.start, event.end, event.caption, match?.iou, match?.event.caption, event.confidence, event.times_from, event.words_from]);
   if (row.shown === shown) return;
   row.shown = shown;
   const button = row.querySelector("button");

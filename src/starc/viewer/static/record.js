@@ -24,6 +24,11 @@ function spans(record) {
   };
 }
 
+/** Why there are no captions, as a sentence with the record's reason; empty if it has none. */
+export function notCaptioned({ reason }) {
+  return reason && `Not captioned: ${reason}${/[.!?]$/.test(reason) ? "" : "."}`;
+}
+
 /** What the server sent about a video, ready for timeline, lists and comparison. */
 export function prepare(video) {
   const { record, reference, other } = video;
@@ -34,6 +39,9 @@ export function prepare(video) {
     reference: reference && ordered(reference.record.events),
     other: other && { name: other.name, ...spans(other.record) },
     canCaption: video.can_caption,
+    canCaptionAnyway: video.can_caption_anyway,
+    forced: record.provenance.forced,
+    reason: notCaptioned(record.reason ? record : video),
   };
 }
 

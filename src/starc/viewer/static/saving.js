@@ -8,7 +8,7 @@ import { Kept } from "./kept.js";
 const FORMATS = {
   training: "Training annotations", json: "JSON", predictions: "Prediction file", vtt: "WebVTT captions",
   chapters: "WebVTT chapters", srt: "SRT", youtube: "YouTube chapters", ffmetadata: "ffmpeg chapters",
-  csv: "CSV", markdown: "Markdown", html: "HTML page",
+  csv: "CSV", markdown: "Markdown", transcript: "Transcript", html: "HTML page",
 };
 const $ = (id) => document.getElementById(id);
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });

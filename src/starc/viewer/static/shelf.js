@@ -5,10 +5,10 @@ const UNSURE = 0.5; // median confidence below which a video is worth a second l
 export const SHOWN = {
   all: ["All videos", () => true],
   corrected: ["Corrected", (video) => video.versions > 0],
-  untouched: ["Not corrected", (video) => video.captioned && !video.versions],
+  untouched: ["Not corrected", (video) => video.captioned && !video.reason && !video.versions],
   unsure: ["Low confidence", (video) => video.confidence !== null && video.confidence < UNSURE],
-  empty: ["No events", (video) => video.captioned && !video.problem && !video.events],
-  bare: ["Not captioned", (video) => !video.captioned],
+  empty: ["No events", (video) => video.captioned && !video.reason && !video.problem && !video.events],
+  bare: ["Not captioned", (video) => !video.captioned || Boolean(video.reason)],
   problem: ["With a problem", (video) => Boolean(video.problem)],
 };
 

@@ -22,8 +22,6 @@ const at = (time) => (span) => time >= span.start && time < span.end;
 class Page {
   constructor(video) {
     this.data = prepare(video);
-    const { unfamiliar } = video.record.provenance;
-    this.data.unfamiliar = unfamiliar && `Not captioned: ${unfamiliar}.`;
     this.state = { time: 0, playing: false, editing: false, chosen: null, selected: new Set(), segment: null };
     this.draft = new Draft(this.data.events, this.data.duration);
     this.player = new Player($("video"), this.data.duration);
@@ -37,7 +35,7 @@ class Page {
     this.panel.addEventListener("jump", ({ detail }) => this.jump(detail));
     this.panel.addEventListener("select", ({ detail: { key, mode } }) => this.select(key, mode));
     this.panel.addEventListener("write", ({ detail }) => this.editing.write(detail));
-    this.panel.addEventListener("caption", () => this.caption(video.id));
+    this.panel.addEventListener("caption", ({ detail }) => this.caption(video.id, detail));
     $("zoom-in").addEventListener("click", () => this.zoom(2));
     $("zoom-out").addEventListener("click", () => this.zoom(0.5));
     $("zoom-fit").addEventListener("click", () => this.fit());
@@ -99,11 +97,11 @@ class Page {
     this.editing.enable();
   }
 
-  /** The segments and sentences that the chosen event rests on stand out on the timeline. */
+  /** The segments and sentences that took part in the chosen event stand out on the timeline. */
   showEvidence() {
     const event = this.data.events.find((one) => one.key === this.state.chosen);
-    const { segments, sentences } = event ? evidenceOf(event, this.data) : {};
-    this.state.evidence = event ? new Set([...segments, ...sentences]) : null;
+    const used = event && evidenceOf(event, this.data).used;
+    this.state.evidence = event ? new Set([...used.segments, ...used.sentences]) : null;
   }
 
   jump(item) {
@@ -204,9 +202,9 @@ class Page {
     });
   }
 
-  async caption(id) {
+  async caption(id, { anyway }) {
     try {
-      await ask(`/api/videos/${id}/caption`, { method: "POST" });
+      await ask(`/api/videos/${id}/caption${anyway ? "?anyway=true" : ""}`, { method: "POST" });
       location.href = "/"; // the library shows the queue
     } catch (error) {
       say(error.message, { bad: true });
@@ -232,7 +230,7 @@ async function start() {
   const page = new Page(video);
   const { player, timeline, data, draft } = page;
   keyboard(page);
-  explain($("made"), video.record.provenance);
+  explain($("made"), video.record.provenance, data);
   controls(player, () => draft.find(page.state.chosen));
   if (video.fps) player.fps = video.fps;
   if (video.video) {
