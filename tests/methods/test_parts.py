@@ -142,7 +142,7 @@ def test_a_method_captions_and_survives_its_folder(name: str, tmp_path: Path) ->
     expected = ("pictures", "datastore") if name == "cm2" else ("pictures",)
     assert all(event.times_from == expected for event in events)
     folder.save(tmp_path / "model", model)
-    again = folder.load(tmp_path / "model")
+    again = methods.load(tmp_path / "model")
     assert again.config == model.config and again.words.words == WORDS.words
     assert again.caption(features_TF, 40.0) == events
     folder.save(tmp_path / "model", model)  # its own folder may be replaced

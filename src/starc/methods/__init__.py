@@ -55,16 +55,18 @@ def load(
     bank: str | Path | Tensor | None = None,
     padding: Padding = "zeros",
 ) -> SetPredictor:
-    """PDVC or CM² from a published checkpoint (.pth) or its state dict, ready to caption.
+    """PDVC or CM² from a model folder, a published checkpoint (.pth) or its state dict.
 
     `options` are the published ones; default: those of the `info.json` beside the checkpoint, else
     those of the released models. `words` is the published vocabulary file, `bank` the embeddings
     (.npy) of the memory bank that CM² searches. `padding` is "zeros" for weights trained on a GPU,
     as the released ones, "border" for weights trained on a CPU with the published code.
     """
-    from starc.methods import published
+    from starc.methods import folder, published
     from starc.methods.set_prediction import SetPredictor
 
+    if not isinstance(source, Mapping) and Path(source).is_dir():
+        return folder.load(Path(source))
     state: Mapping[str, Tensor]
     found: Mapping[str, Any]
     if isinstance(source, Mapping):

@@ -57,7 +57,8 @@ def read_config(
     head, core = "caption_head.0.", "caption_head.0.core."
     encoder, decoder = "transformer.encoder.layers.", "transformer.decoder.layers."
     encoder_layers = count(re.escape(encoder) + r"(\d+)\.")
-    resampled = options.get("data_rescale", 1)
+    queries = shape("query_embed.weight")[0]
+    resampled, released = options.get("data_rescale", 1), 200 if queries == 100 else 100
     light = core + "ctx2att.weight" not in state
     attention: dict[str, Any] = {"captioner": "light"}
     if not light:
@@ -84,7 +85,7 @@ def read_config(
         )
     return PdvcConfig(
         features=shape("base_encoder.input_proj.0.0.weight")[1],
-        frames=int(options.get("frame_embedding_num", 100)) if resampled else None,
+        frames=int(options.get("frame_embedding_num", released)) if resampled else None,
         width=width,
         feed_forward=shape(decoder + "0.linear1.weight")[0],
         heads=heads,
@@ -93,7 +94,7 @@ def read_config(
         decoder_layers=count(re.escape(decoder) + r"(\d+)\."),
         encoder_points=points(encoder + "0.self_attn", levels, heads) if encoder_layers else 0,
         decoder_points=points(decoder + "0.cross_attn", levels, heads),
-        queries=shape("query_embed.weight")[0],
+        queries=queries,
         classes=shape("class_head.0.weight")[0],
         max_events=shape("count_head.0.weight")[0] - 1,
         refine="transformer.decoder.bbox_head.0.layers.0.weight" in state,
