@@ -73,6 +73,10 @@ def read_config(folder: Path) -> Config:
             f"{path}: not a model of starc, version {MODEL_VERSION} (no {MARK!r} in it); "
             "name a model folder, or make one with starc import"
         )
+    if "method" in facts:
+        raise CheckpointError(
+            f"{path}: a model of another method ({facts['method']}); starc evaluate opens it"
+        )
     try:
         return from_dict(facts)
     except ConfigError as error:
