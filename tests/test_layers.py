@@ -18,7 +18,8 @@ ROOMS: dict[str, set[str]] = {
     "model": {"files", "media", "decoder", "retrieval"},
     "output": {"files", "media"},
     "inference": {"files", "media", "decoder", "retrieval", "model", "output"},
-    "training": {"files", "media", "decoder", "retrieval", "model", "inference"},
+    "methods": {"files"},
+    "training": {"files", "media", "decoder", "retrieval", "model", "methods", "inference"},
     "viewer": {"files", "media"},
 }
 ROOMS["cli"] = {*ROOMS}

@@ -388,6 +388,10 @@ class WriterConfig:
             raise ValueError(f"writer needs three numbers, got {self.calibration = }")
 
 
+MOST_BEAMS = 64
+"""Memory and time grow with them; from about ten on, captions do not get better."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BeamSearch:
     """How to search. The defaults are the published ones."""
@@ -421,6 +425,8 @@ class BeamSearch:
     def __post_init__(self) -> None:
         if self.beams < 1 or self.max_tokens < 1:
             raise ValueError(f"search needs {self.beams = } and {self.max_tokens = } of at least 1")
+        if self.beams > MOST_BEAMS:
+            raise ValueError(f"search has at most {MOST_BEAMS} beams, got {self.beams = }")
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise ValueError(f"search needs 0 <= {self.min_tokens = } <= {self.max_tokens = }")
         if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):

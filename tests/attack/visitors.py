@@ -32,7 +32,7 @@ TAILS = (
 )  # fmt: skip
 HEADERS = ("Range", "Cookie", "Content-Type", "Authorization", "X")
 VALUES = (
-    "bytes=0-", "bytes=9-1", "bytes=-0,1-2", "bytes=" + "0-1," * 500, "starc_token=x", "\xff",
+    "bytes=0-", "bytes=9-1", "bytes=-0,1-2", "bytes=" + "0-1," * 500, "starc_token_8350=x", "\xff",
 )  # fmt: skip
 
 

@@ -79,9 +79,19 @@ def test_bad_input_is_one_line_and_exit_2(eval_data: Path, tmp_path: Path) -> No
     assert ran.returncode == 0
     assert "note: 1 reference videos have no prediction" in ran.stderr
     assert starc("score", predictions, reference, "--protocol", "mine").returncode == 2
+    ran = starc("score", predictions, reference, "--metrics", "soda,mine")
+    assert ran.returncode == 2 and "'mine' is not one of captions" in " ".join(ran.stderr.split())
     ran = starc("score", predictions, reference, "--per-video", tmp_path / "no" / "rows.csv")
     assert ran.returncode == 2
     assert "there is no folder" in ran.stderr
+
+
+def test_metrics_that_are_asked_for(eval_data: Path) -> None:
+    files = eval_data / "own_small.json", eval_data / "own_small_ref.json"
+    ran = starc("score", *files, "--metrics", "segmentation,repetition", "--json")
+    assert ran.returncode == 0, ran.stderr
+    names = {*json.loads(ran.stdout)["metrics"]}
+    assert {"Pk", "WindowDiff", "Boundary_similarity", "Rep_4"} <= names and "CIDEr" not in names
 
 
 def test_help_needs_no_torch() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import struct
 from pathlib import Path
 
@@ -10,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from starc.config import vid2seq
 from starc.decoder.llama import Llama
 from starc.decoder.pretrained import FORMATS, Gguf, half_split, read_llama
 from starc.decoder.quantised import from_q4_1, from_q8_0, to_8_bits, unpack
-from starc.errors import CheckpointError
+from starc.errors import CheckpointError, StarcError
+from starc.model import language_models
 from support.stock_llama import TINY, byte_tokenizer, pair
 
 
@@ -175,3 +179,73 @@ def test_what_is_no_llama_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(facts | {"model_type": "gpt2"}))
     with pytest.raises(CheckpointError, match="gpt2"):
         read_llama(tmp_path)
+
+
+HOSTILE = (None, "x", -1, 0, 1.5, True, 10**9, 10**30, [], {}, "\x1b[31m" * 40)
+
+
+def refused(path: Path) -> str:
+    """What is said of a model that cannot be the start of a training; empty if it can."""
+    try:
+        language_models.load(f"llama:{path}", vid2seq())
+    except StarcError as error:
+        assert "\n" not in str(error) and len(str(error)) < len(str(path)) + 2000
+        return str(error)
+    return ""
+
+
+def test_impossible_settings_of_a_hub_folder_are_one_line(tmp_path: Path) -> None:
+    _, theirs = pair()
+    theirs.save_pretrained(tmp_path)
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    config = tmp_path / "config.json"
+    facts = json.loads(config.read_text())
+    assert not refused(tmp_path)
+    keys = [key for key in facts if "size" in key or "num_" in key or "head_dim" in key]
+    keys += ["rms_norm_eps", "rope_theta", "rope_parameters", "model_type"]
+    for key in keys:
+        for value in HOSTILE:
+            config.write_text(json.dumps(facts | {key: value}))
+            refused(tmp_path)
+        config.write_text(json.dumps({k: v for k, v in facts.items() if k != key}))
+        refused(tmp_path)
+    config.write_text(json.dumps(facts | {"num_hidden_layers": 10**7}))
+    assert "tensors for 10000000 layers" in refused(tmp_path)
+    config.write_text("[" * 100_000)
+    assert "unreadable" in refused(tmp_path)
+
+
+def test_a_damaged_gguf_file_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    write_gguf(path, pair()[0])
+    whole, draw = path.read_bytes(), random.Random(0)
+    said = set()
+    for _ in range(300):
+        damaged = bytearray(whole)
+        for _ in range(draw.randint(1, 4)):
+            damaged[draw.randrange(min(len(whole), 12_000))] = draw.randrange(256)
+        path.write_bytes(damaged)
+        said.add(refused(path).removeprefix(str(path))[:30])
+    assert len(said) > 5
+
+
+def test_tensors_that_share_their_bytes_are_refused(tmp_path: Path) -> None:
+    names = [f"t{n}".encode() for n in range(1000)]
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(names), 0)
+    for name in names:
+        head += struct.pack("<Q", len(name)) + name + struct.pack("<IQIQ", 1, 10_000, 0, 0)
+    path = tmp_path / "a.gguf"
+    path.write_bytes(head + b"\0" * 50_000)
+    with pytest.raises(CheckpointError, match="beyond the end"):
+        Gguf.read(path)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no named pipes there")
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_pipe_in_a_hub_folder_is_not_waited_for(tmp_path: Path, name: str) -> None:
+    _, theirs = pair()
+    theirs.save_pretrained(tmp_path)
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    assert "not a regular file" in refused(tmp_path)

@@ -12,6 +12,7 @@ import pytest
 
 from starc.files import atomic
 from starc.files.atomic import recover, replacing, replacing_folder, replacing_path, sweep
+from support.crash import power_failures
 
 
 def test_a_finished_block_replaces(tmp_path: Path) -> None:
@@ -184,3 +185,79 @@ def test_what_a_kill_left_is_swept_and_nothing_else(
         sweep([tmp_path / "model2"])
         assert part.exists()
     assert {path.name for path in tmp_path.iterdir()} == {*others[1:], "model", "model2"}
+
+
+def test_the_longest_name_there_is(tmp_path: Path) -> None:
+    for name in ("a" * 255, "ü" * 127):
+        with replacing(tmp_path / name) as file:
+            file.write("x")
+        assert (tmp_path / name).read_text() == "x"
+        (tmp_path / name).unlink()
+        for text in ("old", "new"):
+            with replacing_folder(tmp_path / name) as folder:
+                (folder / "file").write_text(text)
+        assert (tmp_path / name / "file").read_text() == "new"
+        sweep([tmp_path / name], alone=True)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_a_killed_writer_of_a_long_name_left_is_swept(tmp_path: Path) -> None:
+    target = tmp_path / ("a" * 255)
+    with replacing_path(target) as part:
+        left = tmp_path / part.name.replace(".part", "x")
+        os.link(part, left)
+    left.rename(part)
+    sweep([target], alone=True)
+    assert not part.exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the recorder reads /proc")
+@pytest.mark.parametrize("new", [False, True])
+def test_a_power_failure_leaves_the_old_file_or_the_new(tmp_path: Path, new: bool) -> None:
+    disk, scratch = tmp_path / "disk", tmp_path / "scratch"
+    disk.mkdir(), scratch.mkdir()
+    target, saved = disk / "scores.csv", False
+    if not new:
+        target.write_text("old")
+
+    def check(left: Path) -> None:
+        file = left / target.name
+        found = file.read_text() if file.exists() else None
+        assert found in (("new",) if saved else (None, "new") if new else ("old", "new"))
+
+    with power_failures(disk, check, scratch) as steps:
+        with replacing(target, new=new) as file:
+            file.write("new")
+        saved = True
+    assert [name for name, _ in steps if name != "unlink"] == [
+        "fsync", "link" if new else "replace", "fsync",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the recorder reads /proc")
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_power_failure_leaves_the_old_folder_or_the_new(tmp_path: Path, killed: bool) -> None:
+    disk, scratch = tmp_path / "disk", tmp_path / "scratch"
+    (disk / "model" / "datastore").mkdir(parents=True), scratch.mkdir()
+    for name in ("config", "datastore/captions"):
+        (disk / "model" / name).write_text("old")
+    if killed:  # after a swap, before the old one was gone
+        (disk / ".model.old").mkdir()
+    saved = False
+
+    def check(left: Path) -> None:
+        folder = recover(left / "model")
+        held = {
+            str(path.relative_to(folder)): path.read_text()
+            for path in folder.rglob("*")
+            if path.is_file()
+        }
+        whole = [dict.fromkeys(("config", "datastore/captions"), text) for text in ("old", "new")]
+        assert held in (whole[1:] if saved else whole)
+
+    with power_failures(disk, check, scratch):
+        with replacing_folder(disk / "model") as fresh:
+            (fresh / "datastore").mkdir()
+            for name in ("config", "datastore/captions"):
+                (fresh / name).write_text("new")
+        saved = True

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from starc.errors import VideoError
+from starc.errors import ConfigError, VideoError
 from starc.files import cache as caches
+from starc.model.folder import fingerprint
 
 
 def test_a_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,3 +72,40 @@ def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
     for path in (Path("/dev/zero"), tmp_path / "pipe.mp4", tmp_path):
         with pytest.raises(VideoError, match="not a regular file"):
             caches.fingerprint(path)
+
+
+def test_a_changed_byte_of_a_large_file_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(caches, "READ_WHOLE", 100)
+    monkeypatch.setattr(caches, "PIECE", 50)
+    path, text = tmp_path / "talk.vtt", "a" * 100_000
+    caches.write_text(path, text, overwrite=False)
+    caches.write_text(path, text, overwrite=False)
+    os.utime(path, (1, 1))
+    for place in range(4_999, len(text), 9_973):
+        path.write_text(text[:place] + "b" + text[place + 1 :])
+        os.utime(path, (1, 1))  # as a tool may that keeps times
+        with pytest.raises(ConfigError, match="not as starc wrote it"):
+            caches.write_text(path, text, overwrite=False)
+    caches.write_text(path, text, overwrite=True)
+    caches.write_text(path, "b", overwrite=False)
+
+
+def test_a_changed_byte_of_a_large_model_is_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(caches, "READ_WHOLE", 100)
+    monkeypatch.setattr(caches, "PIECE", 50)
+    monkeypatch.setattr(caches, "SETTLED_NS", 0)
+    weights, names = tmp_path / "model.safetensors", set()
+    for place in range(0, 100_000, 9_973):
+        weights.write_bytes(bytes(place) + b"b" + bytes(100_000 - place - 1))
+        os.utime(weights, (1, 1))
+        names.add(fingerprint(tmp_path))
+    assert len(names) == 11
+    opened = []
+    monkeypatch.setattr(caches, "_whole_digest", opened.append)
+    assert fingerprint(tmp_path) in names and not opened, "it was read again"

@@ -155,3 +155,10 @@ def test_a_watched_folder_gives_a_video_once_it_has_stopped_growing(tmp_path: Pa
         [("b", b"\0\0\0\x20ftyp")],
         [("a", b"changed")],
     ]
+
+
+def test_what_can_be_no_path_in_a_list_stops_no_other(tmp_path: Path) -> None:
+    impossible = ["~nosuchuser/a.mp4", "x" * 5000, "y" * 300 + ".mp4"]
+    (tmp_path / "all.txt").write_text("\n".join([*impossible, "ok.mp4"]))
+    found = [video.name for video, _ in find_videos([tmp_path / "all.txt"])]
+    assert found == ["a.mp4", "x" * 5000, "y" * 300 + ".mp4", "ok.mp4"]

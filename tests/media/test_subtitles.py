@@ -25,6 +25,7 @@ from starc.media.subtitles import (
 )
 from starc.types import Sentence
 from support.clips import write_clip
+from support.growth import NEAR_LINEAR, growth
 
 TWO = [Sentence(1.5, 2.75, "Crack two eggs."), Sentence(3.0, 4.0, "Stir & fold.")]
 
@@ -264,3 +265,32 @@ def test_encodings(tmp_path: Path) -> None:
 
 def test_empty_file_has_no_sentences(tmp_path: Path) -> None:
     assert read_sentences(save(tmp_path / "a.srt", "")) == []
+
+
+def touching_cues(n: int) -> list[Cue]:
+    """The second begins as the first ended for half of its lines, and then goes on otherwise."""
+    return [Cue(0, 1, ("x",) * n), Cue(1, 2, ("x",) * (n // 2) + ("y",) * (n // 2))]
+
+
+def test_work_grows_with_the_lines_of_touching_cues() -> None:
+    assert growth(touching_cues, said_once, 4000) < NEAR_LINEAR
+
+
+@given(st.lists(st.sampled_from("ab"), max_size=8), st.lists(st.sampled_from("ab"), max_size=8))
+def test_repeated_lines_are_the_most_that_agree(before: list[str], lines: list[str]) -> None:
+    most = next((n for n in range(len(lines), 0, -1) if before[-n:] == lines[:n]), 0)
+    sentences = said_once([Cue(0, 1, tuple(before)), Cue(1, 2, tuple(lines))])
+    new = " ".join(lines[most:])
+    assert [one.text for one in sentences] == [*filter(None, [" ".join(before), new])]
+
+
+@pytest.mark.parametrize(
+    ("line", "plain"),
+    [
+        ("a &#" + "7" * 5000 + "; b", "a \ufffd b"),
+        ("a &#" + "0" * 5000 + "66; b", "a B b"),
+        ("a &#x" + "0" * 5000 + "42; b", "a B b"),
+    ],
+)
+def test_a_character_may_be_written_with_any_number_of_digits(line: str, plain: str) -> None:
+    assert without_markup(line) == plain

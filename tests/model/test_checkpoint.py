@@ -442,3 +442,62 @@ def test_the_import_of_a_full_model_keeps_settings_of_its_own(data: Path, tmp_pa
     path = data / "model/weights.pt"
     report = checkpoint.import_published(path, tmp_path / "out", config=chosen)
     assert not report.config.mask_padding and report.config.swsa == configs.SwsaConfig()
+
+
+# What a folder claims -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["t5.layers", "t5.decoder_layers", "temporal.depth"])
+def test_layers_without_weights_are_not_built(
+    saved: Path, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = json.loads((saved / "config.json").read_text())
+    outer, inner = part.split(".")
+    facts[outer][inner] = 10**9
+    (saved / "config.json").write_text(json.dumps(facts))
+    monkeypatch.setattr(checkpoint, "STaRC", lambda _: pytest.fail("was built"))
+    with pytest.raises(CheckpointError, match=r"tensors for 1000000000 layers"):
+        checkpoint.load(saved, device="cpu")
+
+
+@pytest.mark.parametrize("value", [10**15, 10**30])
+def test_widths_that_cannot_be_are_one_line(saved: Path, value: int) -> None:
+    facts = json.loads((saved / "config.json").read_text())
+    for part, key in (("t5", "feed_forward"), ("t5", "width"), ("temporal", "features")):
+        claimed = {**facts, part: {**facts[part], key: value}}
+        (saved / "config.json").write_text(json.dumps(claimed))
+        with pytest.raises((CheckpointError, ConfigError)) as caught:
+            checkpoint.load(saved, device="cpu")
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no named pipes there")
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_pipe_in_a_model_folder_is_not_waited_for(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    os.mkfifo(saved / name)
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        checkpoint.load(saved, device="cpu")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero")
+def test_a_device_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "zero.pth").symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        checkpoint.import_published(tmp_path / "zero.pth", tmp_path / "out")
+
+
+def test_a_published_file_claims_no_more_than_it_holds(data: Path, tmp_path: Path) -> None:
+    state = published_state(data)
+    huge = state | {"proj_v2t.weight": torch.zeros(1, 1).expand(10**6, 10**6)}
+    with pytest.raises(CheckpointError, match="larger than what the file holds"):
+        checkpoint.import_published(write(tmp_path / "huge.pth", {"model": huge}), tmp_path / "out")
+    deep = state | {f"t5_model.encoder.block.{n}.a": torch.zeros(1) for n in (10**9, "9" * 5000)}
+    report = checkpoint.import_published(
+        write(tmp_path / "deep.pth", {"model": deep}), tmp_path / "out"
+    )
+    assert len(report.unknown) == 2
+    odd = {"model": state, "args": {"num_bins": 10**6}}
+    with pytest.raises((CheckpointError, ConfigError)) as caught:
+        checkpoint.import_published(write(tmp_path / "odd.pth", odd), tmp_path / "out2")
+    assert "\n" not in str(caught.value)

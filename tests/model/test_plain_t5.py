@@ -141,3 +141,38 @@ def test_what_is_no_t5_is_named(tmp_path: Path) -> None:
         language_models.load(str(tmp_path / "t5"), vid2seq())
     with pytest.raises(CheckpointError, match="no such folder"):
         language_models.load(str(tmp_path / "nowhere"), vid2seq())
+
+
+@pytest.mark.parametrize("version", ["v1.0", "v1.1"])
+def test_impossible_settings_and_weights_are_one_line(tmp_path: Path, version: str) -> None:
+    stock(tmp_path, version)
+    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    facts, whole = json.loads(config.read_text()), weights.read_bytes()
+
+    def refused() -> str:
+        try:
+            language_models.load(f"t5:{tmp_path}", vid2seq())
+        except CheckpointError as error:
+            assert "\n" not in str(error) and len(str(error)) < len(str(tmp_path)) + 300
+            return str(error)
+        return ""
+
+    assert not refused()
+    keys = [key for key in facts if key.startswith(("d_", "num_", "relative", "vocab", "feed"))]
+    for key in [*keys, "model_type"]:
+        for value in (None, "x", -1, 0, 1.5, True, 10**9, 10**30, [], {}, "\x1b[31m" * 40):
+            config.write_text(json.dumps(facts | {key: value}))
+            refused()
+        config.write_text(json.dumps({k: v for k, v in facts.items() if k != key}))
+        refused()
+    config.write_text(json.dumps(facts | {"num_layers": 10**7}))
+    assert "tensors for 10000000 layers" in refused()
+    config.write_text("[1]")
+    assert "holds a list" in refused()
+    config.write_text(json.dumps(facts))
+    weights.write_bytes(whole[: len(whole) // 2])
+    assert "cannot be read" in refused()
+    weights.unlink()
+    for content in ([1], {"shared.weight": 3}, {"shared.weight": torch.zeros(1).expand(160, 16)}):
+        torch.save(content, tmp_path / "pytorch_model.bin")
+        assert "not a dictionary of whole tensors" in refused()

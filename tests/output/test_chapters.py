@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from starc.errors import VideoError
 from starc.output import formats
-from starc.output.chapters import INTRODUCTION, chapters, for_youtube, regroup
+from starc.output.chapters import (
+    INTRODUCTION,
+    _best_chain,
+    _weight,
+    chapters,
+    for_youtube,
+    regroup,
+)
 from starc.types import Captioned, Event
+from support.growth import NEAR_LINEAR, growth
 
 
 def captioned(
@@ -199,3 +207,44 @@ def test_youtube_gets_three_chapters_where_there_are_three() -> None:
     assert notes == (
         "granularity 0.3 would leave 1 chapters and YouTube wants three: it was not heeded",
     )
+
+
+def many(n: int) -> Captioned:
+    """Overlapping events of a long video, with saliency: every neighbour can be joined."""
+    events = tuple(Event(k, k + 1.5 + k % 3, "stir", 0.2 + k % 7 / 10) for k in range(n))
+    times = tuple(map(float, range(n)))
+    return Captioned(
+        "v.mp4", n + 5.0, events, frame_times=times, saliency=tuple(k % 11 / 11 for k in range(n))
+    )
+
+
+@pytest.mark.parametrize("granularity", [1.0, 0.01])
+@pytest.mark.parametrize("format", ["chapters", "youtube", "srt", "html"])
+def test_work_grows_with_the_number_of_events(format: str, granularity: float) -> None:
+    def export(video: Captioned) -> object:
+        return formats.render(video, format=format, granularity=granularity)
+
+    assert growth(many, export, 800) < NEAR_LINEAR
+
+
+def follows(earlier: Event, later: Event) -> bool:
+    middles = [(event.start + event.end) / 2 for event in (earlier, later)]
+    return middles[0] <= later.start and earlier.end <= middles[1]
+
+
+@settings(deadline=None, max_examples=200)
+@given(videos())
+def test_the_chain_is_the_one_that_trying_every_pair_finds(video: Captioned) -> None:
+    events = sorted(video.events, key=lambda event: (event.end, event.start))
+    best: list[float] = []
+    before: list[int | None] = []
+    for n, event in enumerate(events):
+        options = [k for k in range(n) if follows(events[k], event)]
+        before.append(max(options, key=best.__getitem__, default=None))
+        best.append(_weight(event) + (0.0 if before[n] is None else best[before[n]]))  # type: ignore[index]
+    expected: list[Event] = []
+    last = max(range(len(events)), key=best.__getitem__, default=None)
+    while last is not None:
+        expected.append(events[last])
+        last = before[last]
+    assert _best_chain(events) == expected[::-1]

@@ -68,6 +68,12 @@ def test_protocols(data: Path, protocol: str) -> None:
     assert f"protocol:{protocol} | refs:1 | videos:3/3" in ended.stdout.replace("\n", "")
 
 
+def test_protocols_of_queries_are_refused_before_anything_is_captioned(data: Path) -> None:
+    ended = starc(data, "--protocol", "grounding")
+    assert ended.exit_code == 2 and "published" in ended.output
+    assert "of 3" not in ended.output
+
+
 def test_json_with_timing(data: Path) -> None:
     report = json.loads(starc(data, "--json").stdout)
     assert set(report["seconds"]) == {"load", "caption", "score"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from starc.errors import CheckpointError, ConfigError
 from starc.model import checkpoint
 from starc.model.starc import STaRC
-from starc.training.run import LOCK, MANIFEST, RECIPE, RunFolder
+from starc.training.run import CHECKSUMS, LOCK, MANIFEST, RECIPE, STATE, RunFolder
+from support.crash import power_failures
 from support.tiny import tiny
 
 
@@ -87,3 +90,53 @@ def test_what_a_kill_left_is_swept(tmp_path: Path) -> None:
     others.write_text("mine")
     with RunFolder(tmp_path, resume=True):
         assert not half.exists() and others.exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", STATE])
+def test_a_flipped_bit_is_noticed_on_resume(tmp_path: Path, name: str) -> None:
+    with RunFolder(tmp_path, resume=False) as run:
+        run.write(RECIPE, {})
+        save(run, 0)
+    file, places = tmp_path / "last" / name, random.Random(1)
+    whole = file.read_bytes()
+    for _ in range(24):
+        place = places.randrange(len(whole))
+        flipped = bytes([whole[place] ^ 1 << places.randrange(8)])
+        file.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+        with pytest.raises(CheckpointError, match=rf"{name}: damaged or edited"):
+            RunFolder(tmp_path, resume=True)
+    file.write_bytes(whole)
+    RunFolder(tmp_path, resume=True).close()
+    (tmp_path / "last" / CHECKSUMS).write_text('["nothing"')
+    with pytest.raises(CheckpointError, match=rf"{CHECKSUMS}: cannot be compared"):
+        RunFolder(tmp_path, resume=True)
+    (tmp_path / "last" / CHECKSUMS).unlink()  # as steps of earlier versions are
+    RunFolder(tmp_path, resume=True).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the recorder reads /proc")
+def test_a_power_failure_leaves_a_step_to_go_on_from(tmp_path: Path) -> None:
+    disk, scratch, saved = tmp_path / "disk", tmp_path / "scratch", 0
+    scratch.mkdir()
+
+    def write(half: Path) -> None:
+        half.mkdir()
+        (half / "config.json").write_text('{"starc_model": 2}')
+        (half / "model.safetensors").write_bytes(bytes(100))
+
+    def check(left: Path) -> None:
+        with RunFolder(left, resume=True) as run:  # compares the checksums
+            state = run.state()
+            assert state is not None and state["step"] in (saved, saved + 1)
+            last = run.linked("last")
+            assert last is not None and (last / "model.safetensors").stat().st_size == 100
+
+    with RunFolder(disk, resume=False) as run:
+        run.write(RECIPE, {})
+        run.save(0, write, {"step": 0})
+        with power_failures(disk, check, scratch) as steps:
+            for step in (1, 2):
+                run.save(step, write, {"step": step})
+                saved = step
+    assert any(name == "fsync" and path.endswith(STATE) for name, path in steps)
+    assert [path.name for path in sorted(disk.glob("step-*"))] == ["step-000002"]

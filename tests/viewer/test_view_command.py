@@ -81,6 +81,35 @@ def test_every_format_of_caption_can_be_exported(served: dict[str, Any], tmp_pat
     assert not {"json", "video"} & set(exports)
 
 
+def test_the_token_is_in_a_file_or_in_the_environment(
+    served: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, secret = tmp_path / "token", "correct-horse-battery"
+    file.write_text(f"{secret}\n")
+    file.chmod(0o600)
+
+    def view(*options: str) -> str:
+        served.clear()
+        result = CliRunner().invoke(app, ["view", str(tmp_path), *options])
+        return str(result.exception or served["token"])
+
+    assert view("--token", str(file)) == secret
+    assert view("--token", "none") == "none"
+    # A secret on the command line is not taken, and not repeated.
+    refused = view("--token", secret)
+    assert "names no file" in refused and "STARC_TOKEN" in refused and secret not in refused
+    for mode in (0o640, 0o604):
+        file.chmod(mode)
+        assert f"chmod 600 {file}" in view("--token", str(file))
+    file.chmod(0o600)
+    monkeypatch.setenv("STARC_TOKEN", "another-horse")
+    assert view() == "another-horse" and view("--token", str(file)) == secret
+    for short in ("none", "short"):
+        file.write_text(short)
+        monkeypatch.setenv("STARC_TOKEN", short)
+        assert "can be guessed" in view() and "can be guessed" in view("--token", str(file))
+
+
 def test_the_help_explains_every_option() -> None:
     text = CliRunner().invoke(app, ["view", "--help"], env={"COLUMNS": "200"}).output
     for option in ("host", "port", "token", "reference", "compare", "model", "browser"):

@@ -33,8 +33,24 @@ def record(video: str, count: int = 10) -> Captioned:
 @pytest.fixture(scope="module")
 def top(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("editing")
-    for name in ("times", "draft", "conflict", "keys", "shape", "many", "versions"):
+    for name in (
+        "times",
+        "draft",
+        "conflict",
+        "keys",
+        "shape",
+        "many",
+        "versions",
+        "menus",
+        "hands",
+    ):
         write_record(folder / f"{name}.json", record(name))
+    thirds = (
+        Event(1 / 3, 20 / 3, "peel"),
+        Event(20 / 3, 38 / 3, "slice"),
+        Event(14.0, 50 / 3, "fry"),
+    )
+    write_record(folder / "thirds.json", Captioned("thirds", 60.0, thirds))
     write_record(folder / "long.json", record("long", 200))
     write_clip(folder / "clip.mp4", 6.0)
     events = (Event(1.0, 2.0, "peel"), Event(4.0, 6.0, "serve"))
@@ -47,7 +63,8 @@ browser = pytest.fixture(scope="module")(launch)
 
 @pytest.fixture(scope="module")
 def site(top: Path, browser: Any) -> Iterator[str]:
-    with running(create_app([top])) as address:
+    srt = edits.Export("srt", lambda made: "\n".join(event.caption for event in made.events))
+    with running(create_app([top], exports={"srt": srt})) as address:
         yield address
 
 
@@ -357,7 +374,7 @@ def test_many_events_at_once(page: Any, tmp_path: Path) -> None:
     assert len(events(page)) == 10
     page.keyboard.press("Control+a")
     more = page.get_by_role("button", name="More")
-    more.click()
+    more.press("Enter")
     page.get_by_role("menuitem", name="Move in time").click()
     page.get_by_label("10 events").fill("1.5")
     page.get_by_role("button", name="Move", exact=True).click()
@@ -388,13 +405,199 @@ def test_many_events_at_once(page: Any, tmp_path: Path) -> None:
     assert len(events(page)) == 10
 
 
+def test_space_plays_and_never_presses_a_button_again(page: Any) -> None:
+    edit(page, "keys", 1)
+    page.evaluate("starc.player.seek(8)")
+    split = page.get_by_role("button", name="Split")
+    split.click()
+    assert len(events(page)) == 11
+    page.keyboard.press(" ")
+    assert len(events(page)) == 11 and page.evaluate("starc.player.playing")
+    page.keyboard.press(" ")
+    assert not page.evaluate("starc.player.playing")
+    page.keyboard.press("Enter")  # writes the caption of the second half
+    assert len(events(page)) == 11 and page.evaluate("document.activeElement.tagName") == "TEXTAREA"
+    page.keyboard.press("Escape")
+
+    page.get_by_label("Speed").select_option("2")
+    for place in (
+        "#split",
+        "#tab-events",
+        ".row:nth-child(4) > button",
+        "#seek",
+        "#speed",
+        ".brand",
+    ):
+        page.locator(place).focus()
+        page.keyboard.press(" ")
+        assert page.evaluate("starc.player.playing"), place
+        page.keyboard.press(" ")
+        assert not page.evaluate("starc.player.playing") and len(events(page)) == 11
+    page.evaluate("starc.player.seek(9)")
+    split.focus()
+    page.keyboard.press("Enter")  # where the keyboard has led there, Enter presses
+    assert len(events(page)) == 12
+    page.get_by_role("button", name="More").focus()
+    page.keyboard.press("Enter")
+    until(page, "document.activeElement.id === 'find'")
+    page.keyboard.press(" ")  # a menu has its own keys
+    page.get_by_role("dialog", name="Find and replace").wait_for()
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.id") == "more"
+
+
+def test_times_that_nobody_changed_stay_exact(page: Any) -> None:
+    edit(page, "thirds", 1)
+    page.get_by_label("Caption", exact=True).fill("slice it")
+    end = page.get_by_label("End", exact=True)
+    end.focus()
+    end.press("Enter")
+    assert span(page, 1) == (20 / 3, 38 / 3)
+    end.fill("12.5")
+    end.press("Enter")
+    assert span(page, 1) == (20 / 3, 12.5)
+    drag(page, 14.0, 13.0, "Alt")  # one edge moves, the other does not
+    assert span(page, 2)[0] != 14 and span(page, 2)[1] == 50 / 3
+    drag(page, 12.5, 9.0, "Alt")
+    drag(page, span(page, 1)[1], 8.0, "Alt")
+    drag(page, 20 / 3 - 0.06, 5.0, "Alt")  # the end of the first
+    drag(page, span(page, 0)[1], 6.6)  # and back: it rests where the second begins
+    assert span(page, 0) == (1 / 3, 20 / 3) and span(page, 1)[0] == 20 / 3
+    page.keyboard.press("Control+a")
+    page.keyboard.press(">")
+    assert span(page, 0)[1] == span(page, 1)[0] == pytest.approx(20 / 3 + 0.1, abs=1e-6)
+
+
+def test_menus_act_on_a_press_and_export_can_save_first(page: Any) -> None:
+    edit(page, "menus", 0)
+    page.get_by_label("Caption", exact=True).fill("peel with care")
+    page.keyboard.press("Escape")
+    export = page.get_by_role("button", name="Export", exact=True)
+    downloads: list[Any] = []
+    page.on("download", lambda one: downloads.append(one))
+    export.press("Enter")
+    until(page, "document.activeElement.textContent === 'SRT subtitles'")  # the first
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.textContent") == "JSON"
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name="Export")
+    assert "not saved yet" in dialog.inner_text() and downloads == []
+    with page.expect_download() as saved:
+        dialog.get_by_role("button", name="Save and export").click()
+    assert "peel with care" in Path(saved.value.path()).read_text()
+    assert saved.value.suggested_filename == "menus.srt"
+    assert page.get_by_role("button", name="Shown: Version 1").is_visible()
+
+    page.get_by_label("Caption", exact=True).fill("peel")
+    page.keyboard.press("Escape")
+    export.click()
+    page.get_by_role("menuitem", name="SRT").click()
+    with page.expect_download() as last:
+        dialog.get_by_role("button", name="Export Version 1").click()
+    assert "peel with care" in Path(last.value.path()).read_text()
+    assert page.get_by_role("button", name="Save").is_enabled()
+    version = page.locator("#version")
+    version.press("Enter")
+    until(page, "document.activeElement.textContent.startsWith('Version 1')")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_timeout(100)
+    assert (
+        "version=" not in page.url and page.evaluate("document.activeElement.tagName") == "BUTTON"
+    )
+    page.keyboard.press("Enter")
+    page.wait_for_url("**version=0")
+
+
+def test_undo_brings_the_choice_back(page: Any) -> None:
+    edit(page, "hands", 2)
+    page.locator(".row > button").nth(3).click(modifiers=["Shift"])
+    page.keyboard.press("Delete")
+    assert page.locator(".row.chosen").count() == 0
+    page.keyboard.press("Control+z")
+    assert page.locator(".row.chosen .words").all_text_contents() == ["fry", "stir"]
+    page.locator(".row > button").nth(4).click()
+    page.evaluate("starc.player.seek(26)")
+    page.keyboard.press("s")
+    page.keyboard.press("Control+z")
+    assert page.locator(".row.chosen .words").all_text_contents() == ["pour"]
+    page.keyboard.press(">")
+    page.keyboard.press("Control+z")
+    assert page.locator(".row.chosen .words").all_text_contents() == ["pour"]
+
+
+def test_nothing_is_deleted_out_of_sight(page: Any) -> None:
+    edit(page, "hands", 2)
+    page.get_by_role("tab", name="Speech").click()
+    page.keyboard.press("Backspace")
+    assert len(events(page)) == 10 and "again" in toast(page)
+    assert page.locator(".row.chosen .words").all_text_contents() == ["fry"]  # now it is in sight
+    page.keyboard.press("Backspace")
+    assert len(events(page)) == 9 and "fry" not in captions(page)
+
+
+def test_a_caption_is_split_at_the_caret(page: Any) -> None:
+    edit(page, "hands", 2)
+    words = page.get_by_label("Caption", exact=True)
+    words.fill("fry and stir")
+    for _ in range(5):
+        words.press("ArrowLeft")
+    page.evaluate("starc.player.seek(15)")
+    words.press("Control+Enter")
+    assert captions(page)[2:4] == ["fry and", "stir"]
+    assert span(page, 2) == (12, 15) and span(page, 3) == (15, 16)
+    assert words.input_value() == "stir" and words.evaluate(
+        "node => node === document.activeElement"
+    )
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+z")
+    assert captions(page)[2] == "fry and stir" and span(page, 2) == (12, 16)
+    page.evaluate("starc.player.seek(40)")  # elsewhere: the times are shared out by letters
+    page.locator(".row > button").nth(2).click()
+    page.evaluate("starc.player.seek(40)")
+    words.click()
+    words.press("Home")
+    for _ in range(3):
+        words.press("ArrowRight")
+    page.get_by_role("button", name="Split").click()
+    assert captions(page)[2:4] == ["fry", "and stir"] and span(page, 2) == (12, 13)
+
+
+def test_an_overlap_is_said(page: Any) -> None:
+    edit(page, "hands", 2)
+    note = page.locator(".row .overlap")
+    assert note.count() == 0
+    end = page.get_by_label("End", exact=True)
+    end.fill("18.5")
+    end.press("Enter")
+    assert note.all_inner_texts() == ["overlaps the next event by 0.50 s"]
+    page.keyboard.press("e")
+    assert note.count() == 0  # only whoever corrects wants to know
+    page.keyboard.press("e")
+    assert note.count() == 1
+    page.keyboard.press("Control+z")
+    assert note.count() == 0
+
+
+def test_the_clock_is_no_live_region(page: Any) -> None:
+    watch(page, "hands")
+    assert page.locator("#time").inner_text().startswith("0:00 / 1:00")
+    live = page.locator(".stage").locator("output, [aria-live], [role=status], [role=alert]")
+    assert live.count() == 0
+
+
 def test_versions_have_dates_and_a_difference(page: Any, top: Path) -> None:
     item = next(one for one in Library([top]).refresh() if one.summary.title == "versions")
     made = [(event.start, event.end, event.caption) for event in record("x").events]
     edits.save(item, made[1:], seen=0)
     edits.save(item, [(6.5, 10.0, "slice"), (12.0, 16.0, "fry gently"), *made[3:]], seen=1)
     watch(page, "versions")
-    names = page.locator("#version option").all_inner_texts()
+    version = page.get_by_role("button", name="Shown: Version 2 · ")
+    assert version.evaluate("node => node.scrollWidth <= node.clientWidth")  # the whole of its name
+    version.click()
+    names = page.get_by_role("menuitemradio").all_inner_texts()
+    assert page.get_by_role("menuitemradio", checked=True).inner_text() == names[0]
+    page.keyboard.press("Escape")
     assert names[0].startswith("Version 2 · ") and names[2] == "Original"
     page.get_by_role("button", name="More").click()
     page.get_by_role("menuitem", name="Compare versions").click()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +21,7 @@ from starc.viewer import edits
 from starc.viewer.library import Item, Library, read_item
 from starc.viewer.server import create_app
 from starc_eval.annotations import read_annotations
+from support.crash import power_failures
 from support.viewer_sample import captioned, write_clip, write_record
 
 BASE = "http://127.0.0.1:8350"
@@ -162,6 +164,49 @@ def test_a_failed_save_leaves_nothing(folder: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(OSError):
         edits.save(the_item(folder), SOUP, seen=0)
     assert list((folder / "soup.edits").iterdir()) == []
+
+
+def test_who_is_told_saved_is_shown(folder: Path) -> None:
+    """Whatever lies among the versions: a save that succeeds is the newest when looked for."""
+    versions = folder / "soup.edits"
+    assert edits.save(the_item(folder), SOUP, seen=0) == 1
+    text = (versions / "0001.json").read_text()
+    for name in (
+        "00002.json",
+        "0000.json",
+        "٣٣٣٣.json",
+        "999999999.json",
+        "1.json",
+        "0003.json.json",
+    ):
+        (versions / name).write_text(text)
+    assert the_item(folder).versions == (1,)
+    (versions / "99999997.json").write_text(text)
+    for seen in (99_999_997, 99_999_998):
+        assert edits.save(the_item(folder), SOUP[:1], seen=seen) == seen + 1
+        assert the_item(folder).newest == seen + 1
+        assert len(getattr(read_item(the_item(folder)), "events", ())) == 1
+    before = sorted(versions.iterdir())
+    with pytest.raises(edits.EditRefused, match=r"99999999\.json is the last version"):
+        edits.save(the_item(folder), SOUP, seen=99_999_999)
+    assert sorted(versions.iterdir()) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the recorder reads /proc")
+def test_a_power_failure_costs_no_save(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    saved = 0
+
+    def check(left: Path) -> None:
+        item = the_item(left)
+        assert item.newest in (saved, saved + 1)
+        found = read_item(item)
+        assert found is not None and len(found.events) == 2
+
+    with power_failures(folder, check, tmp_path_factory.mktemp("scratch")):
+        for seen in (0, 1):
+            saved = edits.save(the_item(folder), SOUP, seen=seen)
 
 
 def test_a_file_system_without_links(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

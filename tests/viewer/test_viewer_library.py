@@ -200,6 +200,9 @@ def test_a_question_finds_the_moment(tmp_path: Path) -> None:
     assert search(items, "", limit=10) == ([], 0)
     assert search(items, "zebra (", limit=10) == ([], 0)
     assert len(search(items, "the", limit=2)[0]) == 2
+    every, total = search(items, "the", limit=100)
+    assert [*search(items, "the", limit=2)[0], *search(items, "the", limit=98, skip=2)[0]] == every
+    assert search(items, "the", limit=2, skip=total) == ([], total)
 
 
 def test_words_and_stems() -> None:

@@ -14,7 +14,7 @@ from starc.viewer import edits
 from starc.viewer.library import Library
 from starc.viewer.server import create_app
 from support.viewer_browser import events, launch, open_page, point, running, until, watch
-from support.viewer_sample import captioned, make_library, write_record
+from support.viewer_sample import captioned, make_library, write_clip, write_record
 
 browser = pytest.fixture(scope="module")(launch)
 
@@ -217,6 +217,42 @@ def test_everything_has_a_name_for_a_screen_reader(page: Any) -> None:
     assert page.evaluate("document.activeElement.id") == "tab-segments"
     page.keyboard.press("?")
     assert page.get_by_role("dialog", name="Keyboard").is_visible()
+
+
+def test_two_pages_of_one_machine_leave_each_other_alone(browser: Any, top: Path) -> None:
+    apps = [
+        create_app([top / "library"], token=token) for token in ("correct-horse", "other-horse")
+    ]
+    with running(apps[0]) as first, running(apps[1]) as second:
+        for page in open_page(browser, first):
+            page.goto("/?token=correct-horse")
+            page.wait_for_selector(".card")
+            page.goto(f"{second}/?token=other-horse")
+            page.wait_for_selector(".card")
+            page.goto("/")  # the first still knows us, in a new page too
+            page.locator(".card a").first.click()
+            page.wait_for_selector("body[data-ready]")
+            assert "key" not in page.url and "token" not in page.url
+            until(page, "document.querySelector('video').readyState > 0")
+            page.faults[:] = [fault for fault in page.faults if second not in fault]
+
+
+def test_uploads_and_progress_carry_the_key(browser: Any, tmp_path: Path) -> None:
+    folder, clip = tmp_path / "library", write_clip(tmp_path / "Onion tart.mp4", 4.0)
+    folder.mkdir()
+
+    def caption(path: Path, progress: Any, _: Any) -> Captioned:
+        progress("frames", 0.5)
+        return Captioned(path.name, 4.0, (Event(0, 2, "chop"),))
+
+    with running(create_app([folder], caption=caption, token="correct-horse")) as site:
+        for page in open_page(browser, site):
+            page.goto("/?token=correct-horse")
+            page.set_input_files("#file", [clip])
+            page.wait_for_selector(".job.done")
+            page.get_by_role("link", name="Watch").click()
+            page.wait_for_selector("body[data-ready]")
+            assert page.locator("#title").inner_text() == "Onion tart"
 
 
 def test_a_token_gets_in_by_the_printed_address(browser: Any, top: Path) -> None:

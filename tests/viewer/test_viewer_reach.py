@@ -392,3 +392,92 @@ def test_search_marks_words_in_scripts_without_spaces(browser: Any, tmp_path: Pa
             page.goto("/?q=大蒜")
             page.wait_for_selector(".moments li")
             assert page.locator("mark").all_inner_texts() == ["大蒜"]
+
+
+def test_all_moments_can_be_reached_and_titles_are_found(browser: Any, tmp_path: Path) -> None:
+    steps = tuple(Event(n, n + 1, f"stir {n}") for n in range(150))
+    write_record(tmp_path / "long.json", Captioned("long", 200.0, steps))
+    soup = Captioned("tomato_soup.mp4", 9.0, (Event(0, 4, "stir it"),))
+    write_record(tmp_path / "tomato_soup.json", soup)
+    with running(create_app([tmp_path])) as site:
+        for page in open_page(browser, site):
+            page.goto("/?q=stirring")
+            rows, more = page.locator(".moments li"), page.locator("#more-moments")
+            more.wait_for()
+            assert page.locator("#results-count").inner_text() == "151 moments"
+            assert rows.count() == 60 and more.inner_text() == "Show more (91)"
+            more.press("Enter")
+            until(page, "document.querySelectorAll('.moments li').length === 120")
+            until(page, "document.activeElement.closest('li') === "
+                        "document.querySelectorAll('.moments li')[60]")  # fmt: skip
+            more.click()
+            until(page, "document.querySelectorAll('.moments li').length === 151")
+            assert not more.is_visible()
+            assert len(set(rows.locator("a").evaluate_all("all => all.map(String)"))) == 151
+
+            page.goto("/?q=the tomato soups")
+            rows.first.wait_for()
+            assert page.locator("#results-count").inner_text() == "1 title"
+            assert page.locator("mark").all_inner_texts() == ["tomato", "soup"]
+            rows.first.locator("a").click()
+            page.wait_for_selector("body[data-ready]")
+            assert "t=" not in page.url
+
+
+CLIPPED = """() => [...document.querySelectorAll(".row time, .compare td time, #time")]
+    .filter((node) => node.checkVisibility() && node.scrollWidth > node.clientWidth + 1)
+    .map((node) => node.textContent)"""
+
+
+def test_a_long_video_shows_its_times_whole(browser: Any, tmp_path: Path) -> None:
+    steps = tuple(Event(n * 1000.0, n * 1000 + 900.0, f"step {n}") for n in range(40))
+    write_record(tmp_path / "long.json", Captioned("long", 40_000.0, steps))
+    edits.save(Library([tmp_path]).refresh()[0], [(36_000.0, 36_001.0, "chop")], seen=0)
+    with running(create_app([tmp_path], reference=tmp_path)) as site:
+        for page in open_page(browser, site):
+            watch(page, "long", "?version=0")
+            last = page.locator(".row").last.locator("time")
+            last.scroll_into_view_if_needed()
+            assert last.inner_text() == "10:50:00"
+            for node in (last, page.locator(".compare td time").last):
+                box, words = node.bounding_box(), "node => node.nextElementSibling"
+                after = node.evaluate_handle(words).as_element().bounding_box()
+                assert box["x"] + box["width"] <= after["x"]
+            assert page.evaluate(CLIPPED) == []
+
+
+def test_a_message_leaves_the_timeline_free(page: Any) -> None:
+    watch(page)
+    page.set_viewport_size({"width": 1280, "height": 720})
+    page.keyboard.press("e")
+    page.keyboard.press("s")
+    toast = page.locator("#toast.shown")
+    toast.wait_for()
+    box, bar = toast.bounding_box(), page.locator(".bar").bounding_box()
+    assert box["y"] >= bar["y"] + bar["height"]
+    for part in (".timeline", ".panel"):
+        other = page.locator(part).bounding_box()
+        apart = box["y"] + box["height"] <= other["y"] or box["x"] + box["width"] <= other["x"]
+        assert apart, part
+
+
+def test_names_for_a_screen_reader_are_words(page: Any) -> None:
+    watch(page)
+    tabs = page.get_by_role("tablist").aria_snapshot()
+    assert 'tab "Events, 8"' in tabs and 'tab "Segments, 11"' in tabs
+    page.keyboard.press("j")
+    row = page.locator(".row.chosen > button")
+    assert "seconds: halve the tomatoes and lay them on a tray IoU 0." in row.aria_snapshot()
+
+
+def test_a_bar_lies_on_a_track(page: Any) -> None:
+    watch(page)
+    page.get_by_role("tab", name="Segments").click()
+    bar = page.locator(".retrieved .track").first
+    fill = bar.locator("i")
+    assert fill.bounding_box()["x"] == pytest.approx(bar.bounding_box()["x"], abs=1)
+    assert 0 < fill.bounding_box()["width"] < bar.bounding_box()["width"]
+    colours = [
+        one.evaluate("node => getComputedStyle(node).backgroundColor") for one in (bar, fill)
+    ]
+    assert len({*colours, "rgba(0, 0, 0, 0)"}) == 3

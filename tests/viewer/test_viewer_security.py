@@ -196,22 +196,45 @@ def test_another_site_cannot_load_pictures_or_records(client: TestClient, soup: 
     assert client.get("/", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 200
 
 
-def test_a_token_opens_once_and_then_the_cookie_does(folder: Path) -> None:
+def test_a_token_opens_once_and_then_cookie_and_key_do(folder: Path) -> None:
     app = create_app([folder], token="correct horse")
     client = TestClient(app, base_url=BASE)
     assert client.get("/api/library").status_code == 401
     assert client.get("/?token=wrong").status_code == 401
-    assert client.get("/api/library", headers={"Cookie": "starc_token=x"}).status_code == 401
+    assert client.get("/api/library", headers={"Cookie": "starc_token_8350=x"}).status_code == 401
     assert client.post("/api/uploads?token=correct+horse", headers=OURS).status_code == 401
     answer = client.get("/?token=correct+horse&q=garlic", follow_redirects=False)
-    assert answer.status_code == 303 and answer.headers["location"] == "/?q=garlic"
+    target, _, key = answer.headers["location"].partition("#key=")
+    assert answer.status_code == 303 and target == "/?q=garlic" and len(key) == 64
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie and "samesite=strict" in cookie and "correct" not in cookie
-    assert client.get("/api/library").status_code == 200
+    assert client.get("/").status_code == client.get(f"/api/library?key={key}").status_code == 200
+    assert client.get("/api/library?key=wrong").status_code == 401
+    # The printed address opens again, and hands out the key again.
+    again = client.get("/?token=correct+horse", follow_redirects=False)
+    assert again.headers["location"] == f"/#key={key}"
     fresh = TestClient(app, base_url=BASE, headers={"Authorization": "Bearer correct horse"})
     assert fresh.get("/api/library").status_code == 200
     with pytest.raises(ConfigError, match="can be guessed"):
         create_app([folder], token="short")
+
+
+def test_what_a_neighbour_is_sent_lets_nobody_in(folder: Path) -> None:
+    """A browser shows its cookies to every server on this machine, whatever the port."""
+    app = create_app([folder], token="correct horse")
+    client = TestClient(app, base_url=BASE)
+    client.get("/?token=correct+horse")
+    (leaked,) = client.cookies.jar
+    assert leaked.name == "starc_token_8350"
+    neighbour = TestClient(app, base_url=BASE, headers={"Cookie": f"{leaked.name}={leaked.value}"})
+    for path in ("/api/library", "/api/jobs", f"/api/library?key={leaked.value}"):
+        assert neighbour.get(path).status_code == 401
+    id = "0123456789abcdef"
+    for path in (f"/api/videos/{id}/versions", "/api/uploads"):
+        assert neighbour.post(path, headers=OURS, json={}).status_code == 401
+    # Nor does the cookie of one port open another.
+    other = TestClient(app, base_url="http://127.0.0.1:8351", headers=neighbour.headers)
+    assert neighbour.get("/").status_code == 200 and other.get("/").status_code == 401
 
 
 @pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example", "/%0d%0aX: y", "/é"])

@@ -192,6 +192,13 @@ STATES: dict[str, Callable[[Any], None]] = {
     "how it was made": lambda page: press(page, "How was this made?"),
     "tooltip": look_closer,
     "menu": lambda page: press(page, "More"),
+    "export": lambda page: press(page, "Export"),
+    "export of a draft": lambda page: (
+        write(page),
+        page.get_by_role("button", name="Export").click(),
+        page.get_by_role("menuitem", name="JSON").click(),
+        page.get_by_role("dialog").wait_for(),
+    ),
     "find and replace": lambda page: (watch(page), choose(page, "Find and replace…")),
     "draft offered": lambda page: (write(page), page.reload(), page.wait_for_selector(".offer")),
     "versions": lambda page: (write(page), choose(page, "Compare versions…")),

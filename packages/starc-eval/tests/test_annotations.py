@@ -1,6 +1,7 @@
 """Every format is read; every mistake is named."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from growth import NEAR_LINEAR, growth
 from starc_eval.annotations import (
+    VIDEO_ENDINGS,
     AnnotatedEvent,
     VideoAnnotation,
     annotations_by_video,
@@ -301,3 +304,21 @@ def test_predictions_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [path]
     with pytest.raises(StarcError, match=r"no/p.json: cannot be written \(No such file"):
         write_predictions({}, tmp_path / "no" / "p.json")
+
+
+@pytest.mark.parametrize("part", ["v_", ".mp4", "."])
+def test_an_id_is_found_in_linear_work(part: str) -> None:
+    assert (
+        growth(lambda n: ("" if part == "v_" else "a") + part * n, video_id, 20_000) < NEAR_LINEAR
+    )
+
+
+@given(st.text("v_.mp4/ab", max_size=20))
+def test_an_id_is_what_taking_off_one_by_one_leaves(name: str) -> None:
+    whole, (stem, ending) = name, os.path.splitext(name)
+    while ending.lower() in VIDEO_ENDINGS:
+        name = stem
+        stem, ending = os.path.splitext(name)
+    while name.startswith("v_") and name != "v_":
+        name = name[2:]
+    assert video_id(whole) == name

@@ -50,6 +50,25 @@ def test_json_rows_per_video_and_a_comparison(data: Path, tmp_path: Path) -> Non
     assert len(values) == 40 and sum(values) / 40 == pytest.approx(golden, abs=1e-12)
 
 
+def test_metrics_are_chosen_by_name(data: Path, tmp_path: Path) -> None:
+    files = data / "eval/own_small.json", data / "eval/own_small_ref.json"
+    rows = tmp_path / "rows.csv"
+    done = ran(*files, "--metrics", "soda_m, segmentation,repetition", "--per-video", rows)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    for words in ("SODA_m", "Pk", "WindowDiff", "Boundary similarity", "Localised duplicates"):
+        assert words in done.stdout
+    assert "CIDEr" not in done.stdout
+    (line,) = [line.split() for line in done.stdout.splitlines() if line.startswith("Duplicates")]
+    assert len(line) == 3  # of predictions and of references
+    with rows.open() as file:
+        assert {"soda_m", "Pk", "Rep_4"} <= {*next(csv.reader(file))}
+    done = ran(*files, "--metrics", "soda,bertscore")
+    assert done.returncode == 2 and "'bertscore' is not one of captions" in done.stderr
+    done = ran(*files, "--metrics", "soda", "--protocol", "paragraph")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "paragraph does not have soda" in done.stderr
+
+
 def test_a_file_that_is_there_is_replaced_only_if_asked(data: Path, tmp_path: Path) -> None:
     files = [data / "eval/own_small.json", data / "eval/own_small_ref.json"]
     rows = tmp_path / "rows.csv"

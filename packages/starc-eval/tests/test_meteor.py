@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import fuzz_meteor
 from starc_eval import alignment, meteor
+from starc_eval.errors import AnnotationError
 from starc_eval.meteor import Meteor, aggregate, normalise
 from starc_eval.pairs import UNMATCHED
 
@@ -180,3 +181,11 @@ def test_the_extension_refuses_what_would_lead_outside_its_arrays(meteor_backend
         aligner.add_word(1 << 32, 0, False, [], -1)
     with pytest.raises(ValueError, match="no index"):
         Aligner.__new__(Aligner).add_sentence([])
+
+
+@pytest.mark.parametrize("texts", [("stir " * 8000, "stir " * 8001), ("stir " * 40_000, "pan")])
+def test_more_words_than_can_be_compared_are_refused(
+    scorer: Meteor, texts: tuple[str, str]
+) -> None:
+    with pytest.raises(AnnotationError, match=r"METEOR: 'stir stir .*shorten the captions"):
+        scorer.statistics(*texts)

@@ -139,9 +139,55 @@ def test_titles_by_hand(meteor: Meteor) -> None:
         score(said, [reference, reference], protocol="titles", meteor=lambda: meteor)
 
 
+def test_protocols_named_by_paper_and_year(data: Path, meteor: Meteor) -> None:
+    files = data / "eval/own_edge.json", data / "eval/own_edge_ref.json"
+    for named, plain in (("pdvc2021", "pdvc2018"), ("vidchapters2023", "chapters")):
+        reports = [
+            score(*files, protocol=each, allow_missing=True, meteor=lambda: meteor)  # type: ignore[arg-type]
+            for each in (named, plain)
+        ]
+        assert reports[0].metrics == reports[1].metrics
+        assert reports[0].notes == reports[1].notes
+        assert reports[0].signature == reports[1].signature.replace(f":{plain}", f":{named}")
+
+
+def test_vid2seq_where_it_differs(meteor: Meteor) -> None:
+    """F1 video by video, spans turned round, SODA in the order of the file, no other metrics."""
+    reference = {"a": video("cut the onion", "fry it"), "b": video("boil water", "serve it")}
+    said = {
+        "a": VideoAnnotation(((5.0, 0.0),), ("cut the onion",)),
+        "b": VideoAnnotation(((5.0, 10.0), (0.0, 5.0)), ("serve it", "boil water")),
+    }
+    ours = score(said, reference, protocol="vid2seq2023", meteor=lambda: meteor)
+    assert [name for name in ours.metrics if "@" not in name] == [
+        "METEOR", "CIDEr", "Precision", "Recall", "F1", "soda_c"
+    ]  # fmt: skip
+    assert (ours.metrics["Precision"], ours.metrics["Recall"]) == (1, 3 / 4)
+    assert ours.metrics["F1"] == pytest.approx((2 / 3 + 1) / 2)
+    # In the first video 1 of 1 and 2; in the second one of the two events, for the other is before.
+    assert ours.per_video["soda_c"].tolist() == pytest.approx([2 / 3, 1 / 2], abs=1e-7)
+    usual = score(said, reference, meteor=lambda: meteor)
+    assert usual.metrics["F1"] == pytest.approx(2 * 0.5 * 0.5)  # the span of "a" matches nothing
+    assert usual.per_video["soda_c"].tolist() == pytest.approx([0, 1], abs=1e-7)
+    assert ours.signature.startswith("metrics:METEOR,CIDEr,soda_c,F1 | tiou:0.3,0.5,0.7,0.9 | tok:")
+    differences = {one.metric: one.difference for one in compare(ours, ours)}
+    assert {*differences} == {"METEOR", "CIDEr", "soda_c", "F1", "Precision", "Recall"}
+
+
+def test_vid2seq_is_the_published_protocol_otherwise(data: Path, meteor: Meteor) -> None:
+    files = data / "eval/own_small.json", data / "eval/own_small_ref.json"
+    ours = score(*files, protocol="vid2seq2023", meteor=lambda: meteor)
+    usual = score(*files, meteor=lambda: meteor)
+    for name in ("METEOR", "CIDEr", "Precision@0.5", "Recall@0.9", "Precision", "Recall"):
+        assert ours.metrics[name] == pytest.approx(usual.metrics[name], abs=1e-12), name
+
+
 @pytest.mark.parametrize(
     ("protocol", "shown"),
     [
+        ("vid2seq2023", "Localisation"),
+        ("pdvc2021", "BLEU_4"),
+        ("vidchapters2023", "@5s"),
         ("paragraph", "BLEU_4"),
         ("chapters", "@5s"),
         ("proposals", "Localisation"),
@@ -165,7 +211,7 @@ def test_each_protocol_prints_its_table(
     code, out, err = ran("--protocol", protocol)
     assert code == 0, err
     assert shown in out and f"protocol:{protocol}" in out
-    assert ("SODA_c" in out) == (protocol == "chapters")
+    assert ("SODA_c" in out) == (protocol not in ("paragraph", "proposals", "titles"))
     assert json.loads(ran("--protocol", protocol, "--json")[1])["metrics"]
     code, out, err = ran("--protocol", "nosuch")
     assert code == 2 and "choose from" in err and "published" in err

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from starc_eval import compare, score
+from starc_eval import compare, report, score
 from starc_eval.annotations import VideoAnnotation, read_predictions, read_references
 from starc_eval.errors import AnnotationError
 from starc_eval.meteor import Meteor, aggregate
@@ -273,3 +273,41 @@ def test_annotators_apart_and_together() -> None:
         assert together.metrics == files.metrics != apart.metrics
         assert (together.total, together.references) == (2, 2)
         assert not any("ignored" in note for note in together.notes)
+
+
+def test_a_caption_without_spaces_is_refused_where_it_is(fast: Any) -> None:
+    hostile = {**REFERENCE, "a": VideoAnnotation(((0, 10),), ("%." * 16_000,))}
+    with pytest.raises(AnnotationError, match=r"predictions: video 'a' .*without a space.*write"):
+        score(hostile, REFERENCE, meteor=fast)
+    assert score(hostile, REFERENCE, protocol="proposals").events == 3
+
+
+def many_over_each_other(n: int) -> VideoAnnotation:
+    return VideoAnnotation(
+        tuple((k / n, 10 + k / n) for k in range(n)), tuple(f"stir {k} times" for k in range(n))
+    )
+
+
+def test_more_overlapping_pairs_than_are_scored_are_refused(fast: Any) -> None:
+    predicted, wanted = {"a": many_over_each_other(1001)}, {"a": many_over_each_other(1000)}
+    with pytest.raises(AnnotationError, match=r"^a: 1,001,000 pairs .* predict fewer events"):
+        score(predicted, wanted, metrics=["soda"], meteor=fast)
+    assert score(predicted, wanted, metrics=["localisation"]).metrics["Recall"] == 1
+
+
+def test_soda_keeps_the_counts_of_few_pairs_in_memory(
+    fast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predicted = {"a": many_over_each_other(40)}
+    whole = score(predicted, predicted, metrics=["soda"], meteor=fast)
+    asked: list[int] = []
+
+    class Counting:
+        def statistics_of(self, texts: Any, hypothesis_X: Any, reference_X: Any) -> Any:
+            asked.append(len(hypothesis_X))
+            return fast().statistics_of(texts, hypothesis_X, reference_X)
+
+    monkeypatch.setattr(report, "PART", 100)
+    parts = score(predicted, predicted, metrics=["soda"], meteor=Counting)  # type: ignore[arg-type]
+    assert sum(asked) == 1600 and max(asked) == 100
+    assert parts.metrics == whole.metrics

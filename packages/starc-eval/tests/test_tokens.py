@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starc_eval.tokens import OneText, tokenise, tokenise_by_rules, tokenise_ordinary
+from growth import NEAR_LINEAR, growth
+from starc_eval.tokens import (
+    LONGEST_RUN,
+    OneText,
+    tokenise,
+    tokenise_by_rules,
+    tokenise_ordinary,
+    too_long,
+)
 
 # Captions of our own wording with the published tokeniser's answer, punctuation dropped.
 ANSWERS = {
@@ -299,3 +307,37 @@ def test_any_text_has_tokens(caption: str) -> None:
 @given(st.lists(st.sampled_from(["stir", "the", "soup"]), max_size=8))
 def test_plain_words_stay(words: list[str]) -> None:
     assert tokenise(" ".join(words)) == " ".join(words)
+
+
+HARD = (
+    "%.",
+    "a.1",
+    "www.1",
+    "&.a",
+    "~.&",
+    "1Awww.",
+    "a.%",
+    "a-1,",
+    "a/",
+    "d'",
+    "a@",
+    "<!a ",
+    "a. <!",
+)
+
+
+@pytest.mark.parametrize("part", HARD)
+def test_work_grows_with_the_length_of_a_caption(part: str) -> None:
+    """A caption of runs as long as they may be."""
+    run = (part * LONGEST_RUN)[:LONGEST_RUN]
+
+    def tokens(caption: str) -> None:
+        tokenise_by_rules(caption)
+
+    assert growth(lambda n: f"{run} " * n, tokens, 4) < NEAR_LINEAR
+
+
+def test_a_run_that_is_too_long_is_known() -> None:
+    assert too_long("stir " * 1000 + "x" * (LONGEST_RUN + 1))
+    assert not too_long("stir " * 1000 + "x" * LONGEST_RUN)
+    assert not too_long("stir " * 1000 + "x" * LONGEST_RUN + "炒" + "x" * LONGEST_RUN)

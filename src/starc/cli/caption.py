@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from starc.cli.progress import bar, err, note, stages
+from starc.cli.progress import VisibleFormatter, bar, err, note, stages, tell
+from starc.config import MOST_BEAMS
 from starc.errors import ConfigError, StarcError
 from starc.types import Captioned
+from starc_eval.terminal import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -76,7 +78,8 @@ def caption(
         str | None, typer.Option(help="Another image encoder than the model names.")
     ] = None,
     beams: Annotated[
-        int | None, typer.Option(min=1, help="Beams of the search; 1 is greedy and fastest.")
+        int | None,
+        typer.Option(min=1, max=MOST_BEAMS, help="Beams of the search; 1 is greedy and fastest."),
     ] = None,
     lanes: Annotated[
         bool,
@@ -182,12 +185,12 @@ def caption(
             videos, model, target, options, formats or (), output, engine=engine, resume=resume,
             watch=watch,
         )  # fmt: skip
-    err.print(str(counts), highlight=False)
+    tell(str(counts))
     raise typer.Exit(counts.exit_code)
 
 
 def _say_fetching(address: str) -> None:
-    err.print(f"Fetching {address} with yt-dlp", highlight=False, markup=False, soft_wrap=True)
+    tell(f"Fetching {address} with yt-dlp")
 
 
 def configure_logging(*, quiet: bool, verbose: bool) -> None:
@@ -196,7 +199,9 @@ def configure_logging(*, quiet: bool, verbose: bool) -> None:
     log = logging.getLogger("starc")
     log.setLevel(logging.ERROR if quiet else logging.INFO if verbose else logging.WARNING)
     if verbose:
-        logging.basicConfig(format="%(message)s")
+        handler = logging.StreamHandler()
+        handler.setFormatter(VisibleFormatter())
+        logging.basicConfig(handlers=[handler])
 
 
 def is_single(inputs: Sequence[Path], out: Path | None) -> bool:
@@ -240,7 +245,7 @@ def caption_file(
         raise
     captioned, warnings = replace(output, picture_options=_given(captioner)).select(found)
     if captioned.reason:
-        sys.stderr.write(f"{captioned.video}: {not_captioned(captioned.reason)}\n")
+        sys.stderr.write(visible(f"{captioned.video}: {not_captioned(captioned.reason)}") + "\n")
         if out is not None and out.exists():
             note(left_as_it_was(out))
         return captioned
@@ -268,8 +273,7 @@ def caption_file(
     for line in notes:
         note(line)
     if out is not None:
-        written = f"{_contents(captioned, format, output)} → {out}"
-        err.print(written, highlight=False, markup=False, soft_wrap=True)
+        tell(f"{_contents(captioned, format, output)} → {out}")
     return captioned
 
 
@@ -385,7 +389,7 @@ def _say_row(
     }
     for line in lines[row.status]:
         named = line if Path(row.video).name in line else f"{row.video}: {line}"
-        named = named.encode("utf-8", "replace").decode()
+        named = visible(named.encode("utf-8", "replace").decode())
         progress.console.print(named, highlight=False, markup=False, soft_wrap=True)
         if err.quiet and line not in row.notes:
             sys.stderr.write(f"{named}\n")

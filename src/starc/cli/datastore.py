@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from starc.cli.progress import say
+from starc.cli.progress import say, tell
 from starc.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def build(
     with closing(indexed):
         indexed.save(folder)
         repeated = len(duplicates(store.captions).exact)
-        err.print(f"{folder}: {len(store)} captions, {repeated} of them more than once")
+        tell(f"{folder}: {len(store)} captions, {repeated} of them more than once")
 
 
 @app.command()
@@ -181,7 +181,7 @@ def add(name: Name, captions: Captions, encoder: OwnEncoder = None, subset: Subs
         with embedding_progress() as on_progress:
             edited = store.add(new, model, on_progress)
         _save(edited, name)
-        err.print(f"{name}: {len(new.captions)} captions added, {edited.facts['captions']} in all")
+        tell(f"{name}: {len(new.captions)} captions added, {edited.facts['captions']} in all")
 
 
 @app.command()
@@ -205,7 +205,7 @@ def remove(
         edited = store.remove(videos=videos or (), captions=texts)
         after = edited.facts["captions"]
         _save(edited, name)
-        err.print(f"{name}: {before - after} captions removed, {after} left")
+        tell(f"{name}: {before - after} captions removed, {after} left")
 
 
 @app.command()
@@ -226,7 +226,7 @@ def join(
             stores.append(store.exact)
     whole = joined(stores)
     whole.save(folder)
-    err.print(f"{folder}: {len(whole)} captions")
+    tell(f"{folder}: {len(whole)} captions")
 
 
 @app.command()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from starc_eval.terminal import visible
 
 out = Console()
 err = Console(stderr=True)
@@ -42,10 +45,27 @@ def print_json(value: Any) -> None:
 
 
 def say(text: str) -> None:
-    """A line of results on stdout, as it is: paths and captions may be long or hold brackets."""
+    """A line of results on stdout, as it is: paths and captions may be long or hold brackets.
+
+    A terminal is shown what it would otherwise obey.
+    """
+    text = visible(text) if out.is_terminal else text
     out.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def tell(text: str) -> None:
+    """A line for people, on stderr; whoever does not listen does not stop the work."""
+    with suppress(OSError):
+        err.print(visible(text), highlight=False, markup=False, soft_wrap=True)
+
+
 def note(text: str, *, kind: str = "note") -> None:
-    """A line for people, on stderr."""
-    err.print(f"{kind}: {text}", highlight=False, markup=False, soft_wrap=True)
+    """A line for people that says what kind of line it is."""
+    tell(f"{kind}: {text}")
+
+
+class VisibleFormatter(logging.Formatter):
+    """Formats the messages of the library, which name files."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))

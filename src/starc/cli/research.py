@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from starc.cli.progress import bar, err, note, out, print_json, say
+from starc.cli.progress import bar, err, note, out, print_json, say, tell
 from starc.cli.score import (
     AnnotatorsOption,
     AsJson,
@@ -24,6 +24,7 @@ from starc.cli.score import (
     require_annotators,
     save,
 )
+from starc.config import MOST_BEAMS
 
 data = typer.Typer(help="Look at training data.", no_args_is_help=True)
 recipes = typer.Typer(help="Recipes, ablations and settings.", invoke_without_command=True)
@@ -177,12 +178,19 @@ def inputs(no_video: bool, no_speech: bool) -> list[str]:
 
 
 def import_checkpoint(
-    file: Annotated[Path, typer.Argument(help="A published .pth of Vid2Seq or STaRC.")],
+    file: Annotated[Path, typer.Argument(help="A published .pth of Vid2Seq, STaRC, PDVC or CM².")],
     folder: Annotated[Path, typer.Option("--out", "-o", help="Model folder to write.")],
     preset: Annotated[
-        str | None, typer.Option(help="Settings of the folder: paper, to fine-tune a Vid2Seq file.")
+        str | None,
+        typer.Option(
+            help="Settings of the folder: paper, to fine-tune a Vid2Seq file; pdvc or cm2 for a "
+            "file of PDVC or CM²."
+        ),
     ] = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of its T5.")] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="tokenizer.json of its T5; the published vocabulary of PDVC or CM²."),
+    ] = None,
     store: Store = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the folder: windowing=on.")
@@ -193,6 +201,8 @@ def import_checkpoint(
     from starc.model import checkpoint
     from starc.retrieval.datastore import open_datastore
 
+    if preset in ("pdvc", "pdvc_light", "cm2"):
+        return import_method(file, folder, tokenizer, store, settings or [])
     imported = checkpoint.import_published(
         file,
         folder,
@@ -203,15 +213,39 @@ def import_checkpoint(
     )
     for kind in ("taken", "fresh", "unknown"):
         names = getattr(imported, kind)
-        err.print(f"{kind}: {len(names)}", highlight=False)
+        tell(f"{kind}: {len(names)}")
         for name in names if kind != "taken" else ():
-            err.print(f"  {name}", highlight=False, markup=False)
+            tell(f"  {name}")
+    say(str(folder))
+
+
+def import_method(
+    file: Path, folder: Path, words: Path | None, store: Path | None, settings: list[str]
+) -> None:
+    """Make a model folder of a published file of PDVC or CM²."""
+    from starc import methods
+    from starc.config import override
+    from starc.errors import ConfigError
+    from starc.methods.folder import save as save_method
+    from starc.retrieval.datastore import open_datastore
+
+    if words is None:
+        raise ConfigError("--tokenizer: name the published vocabulary (vocabulary_youcook2.json)")
+    published = store is None or store.suffix == ".npy"
+    bank = store if store is None or published else open_datastore(store).exact.embedding_ND
+    model = methods.load(file, words=words, bank=bank)
+    if model.config.text is not None and bank is None:
+        raise ConfigError("--datastore: CM² needs its memory bank (.npy) or a datastore")
+    for setting in settings:
+        model.config = override(model.config, setting)
+    save_method(folder, model)
     say(str(folder))
 
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="youcook2, vitt, activitynet, vid2seq, pretrain, tiny …")
+        str,
+        typer.Argument(help="youcook2, vitt, activitynet, vid2seq, pretrain, tiny, pdvc, cm2 …"),
     ],
     features: FeaturesPath,
     run: RunFolder,
@@ -272,7 +306,7 @@ def train(
             [*inputs(no_video, no_speech), *(settings or [])],
             resume=resume,
             progress=on_line,
-            on_note=lambda text: err.print(text, highlight=False, markup=False, soft_wrap=True),
+            on_note=tell,
         )
     if os.environ.get("RANK", "0") == "0":
         say(str(run / "best"))
@@ -281,13 +315,14 @@ def train(
 @recipes.callback()
 def list_recipes(context: typer.Context) -> None:
     """List recipes and ablations; `show NAME` prints all settings of a recipe."""
-    from starc.training.recipes import RECIPES
+    from starc.training.recipes import METHODS, RECIPES
     from starc.training.tables import ABLATIONS
 
     if context.invoked_subcommand is not None:
         return
     for title, entries in (
         ("Recipes (starc train)", {n: (made.__doc__ or "").strip() for n, made in RECIPES.items()}),
+        ("Other methods (starc train)", {n: made.__doc__ or "" for n, made in METHODS.items()}),
         ("Ablations (starc ablate)", {name: one.title for name, one in ABLATIONS.items()}),
     ):
         out.print(_table(title, [list(entry) for entry in entries.items()]))
@@ -302,19 +337,20 @@ def show_recipe(
     """Every setting of a recipe as --set names it, with value and meaning; or rows of a table."""
     from starc.config import suggest
     from starc.errors import ConfigError
-    from starc.training.recipes import RECIPES, apply_overrides, recipe, settings
+    from starc.training.recipes import METHODS, RECIPES, apply_overrides, settings
     from starc.training.tables import ABLATIONS
 
-    known = [*RECIPES, *ABLATIONS]
+    known = [*RECIPES, *METHODS, *ABLATIONS]
     if name not in known:
         raise ConfigError(f"{name!r}: unknown; {suggest(name, known)}")
     if name in ABLATIONS:
         rows = [[row.name, " ".join(row.overrides) or "as it is"] for row in ABLATIONS[name].rows]
         out.print(_table(ABLATIONS[name].title, rows))
         return
-    whole = apply_overrides(recipe(name), overrides or [])
+    made: Any = METHODS.get(name) or RECIPES[name]
+    whole = apply_overrides(made(), overrides or [])
     rows = [[one.name, one.value, one.meaning] for one in settings(whole)]
-    out.print(_table((RECIPES[name].__doc__ or "").strip(), rows))
+    out.print(_table((made.__doc__ or "").strip(), rows))
 
 
 def _table(title: str, rows: list[list[str]]) -> Table:
@@ -342,7 +378,10 @@ def evaluate(
         Path | None, typer.Option("--out", "-o", help="Write the predictions here.")
     ] = None,
     beams: Annotated[
-        int | None, typer.Option(min=1, help="Beams, if not the model's own number; 1 is greedy.")
+        int | None,
+        typer.Option(
+            min=1, max=MOST_BEAMS, help="Beams, if not the model's own number; 1 is greedy."
+        ),
     ] = None,
     subset: Subset = None,
     annotators: AnnotatorsOption = "apart",
@@ -368,7 +407,7 @@ def evaluate(
     from starc_eval.tables import show
 
     require_annotators(annotators)
-    check_protocol(protocol)
+    check_protocol(protocol, queries=False)
     given_boundaries = given_boundaries or protocol == "titles"
     if given_boundaries and annotators == "together":
         message = "given boundaries are those of one annotator; score annotators apart"
@@ -472,7 +511,7 @@ def ablate(
         own=store,
         seeds=range(seeds),
         jobs=jobs,
-        on_line=lambda line: err.print(line, highlight=False),
+        on_line=tell,
     )
     for path in write(chosen, results, run, references=validation, subset=validation_subset):
         say(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +24,9 @@ AnnotatorsOption = Annotated[
 Protocol = Annotated[
     str,
     typer.Option(
-        help="published, pdvc (missing videos count 0), pdvc2018, paragraph, proposals, chapters "
-        "or titles (docs/evaluation.md)."
+        help="published, pdvc (missing videos count 0), pdvc2018, paragraph, proposals, chapters, "
+        "titles, grounding, or as in a paper: vid2seq2023, pdvc2021, vidchapters2023, "
+        "qvhighlights2021 (docs/evaluation.md)."
     ),
 ]
 
@@ -35,12 +37,13 @@ Overwrite = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
-def check_protocol(name: str) -> None:
-    """A usage error unless there is such a protocol."""
-    from starc_eval.report import PROTOCOLS
+def check_protocol(name: str, *, queries: bool = True) -> None:
+    """A usage error unless there is such a protocol; without `queries` it must score captions."""
+    from starc_eval.report import PROTOCOLS, QUERIES
 
-    if name not in PROTOCOLS:
-        message = f"{name!r} is not one of {', '.join(PROTOCOLS)}"
+    known = [each for each in PROTOCOLS if queries or each not in QUERIES]
+    if name not in known:
+        message = f"{name!r} is not one of {', '.join(known)}"
         raise typer.BadParameter(message, param_hint="--protocol")
 
 
@@ -48,6 +51,13 @@ def score(
     predictions: Annotated[Path, typer.Argument(help="What a system predicted.")],
     references: Annotated[list[Path], typer.Argument(help="One or more annotation files.")],
     protocol: Protocol = "published",
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="What to compute, separated by commas: captions, localisation, soda (these three "
+            "by default), soda_m, segmentation, repetition."
+        ),
+    ] = None,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Skip reference videos without prediction.")
     ] = False,
@@ -82,6 +92,7 @@ def score(
         references,
         compare=compare,
         protocol=protocol,  # type: ignore[arg-type]
+        metrics=check_metrics(metrics),
         allow_missing=allow_missing,
         subset=subset,
         annotators=annotators,  # type: ignore[arg-type]
@@ -91,6 +102,16 @@ def score(
         save(per_video, per_video_csv(reports[0]), overwrite=overwrite)
     names = [file.stem for file in (predictions, compare) if file]
     command.print_reports(reports, differences, names, as_json=as_json)
+
+
+def check_metrics(text: str | None) -> list[str] | None:
+    """The metrics that are named; a usage error if one of them is unknown."""
+    from starc_eval.command import metric_names
+
+    try:
+        return None if text is None else metric_names(text)
+    except argparse.ArgumentTypeError as error:
+        raise typer.BadParameter(str(error), param_hint="--metrics") from None
 
 
 def require_annotators(value: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from starc.errors import MissingExtra
+from starc.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from starc.inference.pipeline import Captioner
@@ -37,9 +38,10 @@ def view(
     token: Annotated[
         str | None,
         typer.Option(
-            help="Secret that visitors need, 8 characters or more. Without this option it is a "
-            "random one, which is part of the address that is printed and opened; none does "
-            "without, on a machine that is yours alone."
+            help="File of yours alone (mode 600) with the secret that visitors need, 8 characters "
+            "or more; it may also be in STARC_TOKEN. Otherwise it is a random one, which is part "
+            "of the address that is printed and opened; none does without, on a machine that is "
+            "yours alone."
         ),
     ] = None,
     reference: Annotated[
@@ -82,7 +84,7 @@ def view(
         paths,
         host=host,
         port=port,
-        token=token,
+        token=read_token(token),
         announce=lambda address: typer.echo(f"starc: {address}", err=True),
         open_browser=browser,
         caption=caption,
@@ -91,6 +93,27 @@ def view(
         reference=reference,
         compare=compare,
     )
+
+
+def read_token(given: str | None) -> str | None:
+    """The secret in a file, or in STARC_TOKEN; every user of a machine can read command lines."""
+    from starc.viewer.server import NO_TOKEN, check_token
+    from starc_eval.reading import read_text
+
+    if given == NO_TOKEN:
+        return given
+    if given is None:
+        token = os.environ.get("STARC_TOKEN", "")
+        return check_token(token) if token else None
+    path = Path(given)
+    if not path.is_file():
+        raise ConfigError(
+            "--token: names no file; put the secret into one that only you can read, or into "
+            "STARC_TOKEN: other users can read a command line"
+        )
+    if path.stat().st_mode & 0o077:
+        raise ConfigError(f"--token: other users may read {path}; chmod 600 {path}")
+    return check_token(read_text(path).strip())
 
 
 def captioning(model: str) -> tuple[Caption, Caption]:

@@ -8,7 +8,6 @@ GGUF file is checked before it is used.
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import re
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from starc.config import LlamaConfig
 from starc.errors import CheckpointError
+from starc_eval.reading import parse_json, read_text, regular
 
 MOST_ENTRIES = 1 << 16
 """Metadata entries or tensors of a file we are ready to read."""
@@ -35,6 +35,10 @@ MOST_ITEMS = 1 << 22
 MOST_STRING = 1 << 20
 """Bytes of one metadata string."""
 MOST_DIMENSIONS = 4
+LARGEST_SIZE = 1 << 24
+"""Of a width, or a number of layers or heads."""
+LARGEST_CONFIG = 1 << 24
+"""Bytes of a config.json."""
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?"}
 _SCALARS |= {10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -56,41 +60,61 @@ def read_llama(path: Path) -> Pretrained:
         file = Gguf.read(path)
         return Pretrained(llama_config(file), llama_weights(file), byte_level_bpe(file))
     try:
-        facts = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        facts = parse_json(read_text(path / "config.json", most=LARGEST_CONFIG))
         state: dict[str, Tensor] = {}
         for part in sorted(path.glob("model*.safetensors")):
-            state |= {name: tensor.float() for name, tensor in load_file(part).items()}
-        tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
+            state |= {name: tensor.float() for name, tensor in load_file(regular(part)).items()}
+        tokenizer = Tokenizer.from_file(str(regular(path / "tokenizer.json")))
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{path}: no {Path(error.filename or '').name}; give a folder of a "
             "Llama-family model (config.json, model.safetensors, tokenizer.json) or a .gguf file"
         ) from None
     except Exception as error:  # the tokenizers library raises bare Exception
-        raise CheckpointError(f"{path}: unreadable ({error}); copy it again") from None
+        raise CheckpointError(f"{path}: unreadable ({brief(error)}); copy it again") from None
     kind = facts.get("model_type") if isinstance(facts, dict) else None
     if kind != "llama" or facts.get("rope_scaling") or facts.get("attention_bias"):
         raise CheckpointError(
-            f"{path}: model_type {kind!r}; only llama without biases and rope_scaling is read"
+            f"{path}: model_type {kind!r:.60}; only llama without biases and rope_scaling is read"
         )
     if "model.embed_tokens.weight" not in state:
         raise CheckpointError(f"{path}: no model.embed_tokens.weight in its safetensors files")
     head = state.pop("lm_head.weight", state["model.embed_tokens.weight"])
     if not torch.equal(head, state["model.embed_tokens.weight"]):
         raise CheckpointError(f"{path}: its output layer is not tied to its embeddings")
-    heads, width = facts["num_attention_heads"], facts["hidden_size"]
-    config = LlamaConfig(
-        width=width,
-        feed_forward=facts["intermediate_size"],
-        layers=facts["num_hidden_layers"],
-        heads=heads,
-        key_value_heads=facts.get("num_key_value_heads") or heads,
-        head_width=facts.get("head_dim") or width // heads,
-        words=len(head),
-        rope_base=float(_rope_base(facts)),
-        norm_epsilon=facts["rms_norm_eps"],
-    )
+    try:
+        heads, width = size(facts, "num_attention_heads"), size(facts, "hidden_size")
+        config = LlamaConfig(
+            width=width,
+            feed_forward=size(facts, "intermediate_size"),
+            layers=size(facts, "num_hidden_layers"),
+            heads=heads,
+            key_value_heads=size(facts, "num_key_value_heads", heads),
+            head_width=size(facts, "head_dim", width // heads),
+            words=len(head),
+            rope_base=float(_rope_base(facts)),
+            norm_epsilon=float(facts["rms_norm_eps"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise CheckpointError(
+            f"{path / 'config.json'}: impossible sizes ({brief(error)}); copy it again"
+        ) from None
     return Pretrained(config, state, tokenizer)
+
+
+def size(facts: Mapping[str, Any], key: str, otherwise: int | None = None) -> int:
+    """A count that a file states; ValueError unless it is a whole number that can be meant."""
+    value = facts.get(key)
+    value = otherwise if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= LARGEST_SIZE:
+        raise ValueError(f"{key} is {value!r:.40}")
+    return value
+
+
+def brief(error: BaseException) -> str:
+    """What an error says, in one short line; of a key that is missing, that it is."""
+    words = " ".join(str(error).split())[:100]
+    return f"no {words}" if isinstance(error, KeyError) else words
 
 
 def _rope_base(facts: Mapping[str, Any]) -> float:
@@ -172,19 +196,23 @@ class Gguf:
         if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 16:
             raise CheckpointError(f"{path}: general.alignment is {alignment!r}")
         base = -(-end // alignment) * alignment
-        tensors = {}
+        tensors, total = {}, 0
         for name, (shape, kind, offset) in stored.items():
             if kind not in FORMATS:
                 known = ", ".join(one.name for one in FORMATS.values())
-                raise CheckpointError(f"{path}: {name} has tensor type {kind}; we read {known}")
+                raise CheckpointError(
+                    f"{path}: {name!r:.60} has tensor type {kind}; we read {known}"
+                )
             one = FORMATS[kind]
             if shape[-1] % one.weights:
                 raise CheckpointError(
-                    f"{path}: {name}: rows of {shape[-1]} are no blocks of {one.name}"
+                    f"{path}: {name!r:.60}: rows of {shape[-1]} are no blocks of {one.name}"
                 )
-            if base + offset + math.prod(shape) // one.weights * one.size > size:
+            length = math.prod(shape) // one.weights * one.size
+            total += length
+            if base + offset + length > size or total > size:
                 raise CheckpointError(
-                    f"{path}: {name} reaches beyond the end of the file; is it whole?"
+                    f"{path}: {name!r:.60} reaches beyond the end of the file; is it whole?"
                 )
             tensors[name] = Stored(shape, one, base + offset)
         return cls(path, metadata, tensors)
@@ -192,7 +220,7 @@ class Gguf:
     def tensor(self, name: str) -> Tensor:
         """A tensor in float32."""
         if name not in self.tensors:
-            raise CheckpointError(f"{self.path}: no tensor {name!r}")
+            raise CheckpointError(f"{self.path}: no tensor {name!r:.60}")
         shape, one, _ = self.tensors[name]
         return torch.from_numpy(one.open(self.blocks(name)).reshape(shape))
 
@@ -202,7 +230,7 @@ class Gguf:
         blocks = math.prod(shape) // one.weights
         raw_N = np.fromfile(self.path, np.uint8, blocks * one.size, offset=offset)
         if len(raw_N) != blocks * one.size:
-            raise CheckpointError(f"{self.path}: {name} is cut off")
+            raise CheckpointError(f"{self.path}: {name!r:.60} is cut off")
         return raw_N.reshape(blocks, one.size)
 
     def value(self, key: str, kind: type) -> Any:
@@ -237,11 +265,11 @@ class _Header:
             name, dimensions = self.string(), self.number("<I")
             if name in stored or not 1 <= dimensions <= MOST_DIMENSIONS:
                 raise CheckpointError(
-                    f"{self.source}: tensor {name!r}: twice, or {dimensions} dims"
+                    f"{self.source}: tensor {name!r:.60}: twice, or {dimensions} dims"
                 )
             shape = tuple(self.number("<Q") for _ in range(dimensions))[::-1]
             if not all(0 < side <= 1 << 32 for side in shape):
-                raise CheckpointError(f"{self.source}: tensor {name!r} has shape {shape}")
+                raise CheckpointError(f"{self.source}: tensor {name!r:.60} has shape {shape}")
             stored[name] = shape, self.number("<I"), self.number("<Q")
         return metadata, stored, self.at
 
@@ -274,13 +302,13 @@ class _Header:
         if kind in _SCALARS:
             return self.number(_SCALARS[kind])
         if kind != _ARRAY:
-            raise CheckpointError(f"{self.source}: {key} has unknown type {kind}")
+            raise CheckpointError(f"{self.source}: {key!r:.60} has unknown type {kind}")
         item = self.number("<I")
-        items = self.count(MOST_ITEMS, f"items of {key}")
+        items = self.count(MOST_ITEMS, f"items of {key!r:.60}")
         if item == _STRING:
             return [self.string() for _ in range(items)]
         if item not in _SCALARS:
-            raise CheckpointError(f"{self.source}: {key} is an array of type {item}")
+            raise CheckpointError(f"{self.source}: {key!r:.60} is an array of type {item}")
         form = _SCALARS[item]
         return list(struct.unpack(f"<{items}{form[1]}", self.take(items * struct.calcsize(form))))
 
@@ -288,24 +316,24 @@ class _Header:
 def llama_config(file: Gguf) -> LlamaConfig:
     """The sizes of a Llama-family model."""
     if (family := file.value("general.architecture", str)) != "llama":
-        raise CheckpointError(f"{file.path}: architecture {family!r}; we read llama")
-    heads, width = (
-        file.value(f"llama.{key}", int) for key in ("attention.head_count", "embedding_length")
-    )
+        raise CheckpointError(f"{file.path}: architecture {family!r:.60}; we read llama")
+    facts = file.metadata
     try:
+        heads = size(facts, "llama.attention.head_count")
+        width = size(facts, "llama.embedding_length")
         return LlamaConfig(
             width=width,
-            feed_forward=file.value("llama.feed_forward_length", int),
-            layers=file.value("llama.block_count", int),
+            feed_forward=size(facts, "llama.feed_forward_length"),
+            layers=size(facts, "llama.block_count"),
             heads=heads,
-            key_value_heads=file.metadata.get("llama.attention.head_count_kv", heads),
-            head_width=file.metadata.get("llama.attention.key_length", width // max(heads, 1)),
+            key_value_heads=size(facts, "llama.attention.head_count_kv", heads),
+            head_width=size(facts, "llama.attention.key_length", width // heads),
             words=len(file.value("tokenizer.ggml.tokens", list)),
-            rope_base=float(file.metadata.get("llama.rope.freq_base", 10_000.0)),
+            rope_base=float(facts.get("llama.rope.freq_base", 10_000.0)),
             norm_epsilon=file.value("llama.attention.layer_norm_rms_epsilon", float),
         )
-    except (ValueError, TypeError, ZeroDivisionError) as error:
-        raise CheckpointError(f"{file.path}: impossible sizes ({error})") from None
+    except (ValueError, TypeError, OverflowError) as error:
+        raise CheckpointError(f"{file.path}: impossible sizes ({brief(error)})") from None
 
 
 _OUTER = {
@@ -333,7 +361,7 @@ def hub_name(name: str) -> str:
     try:
         return _OUTER[name]
     except KeyError:
-        raise CheckpointError(f"unexpected tensor {name!r} (untied output? bias?)") from None
+        raise CheckpointError(f"unexpected tensor {name!r:.60} (untied output? bias?)") from None
 
 
 def llama_weights(file: Gguf) -> dict[str, Tensor]:
@@ -343,17 +371,20 @@ def llama_weights(file: Gguf) -> dict[str, Tensor]:
     """
     config, weights = llama_config(file), {}
     for name in file.tensors:
-        ours, tensor = hub_name(name), file.tensor(name)
-        if ours.endswith(("q_proj.weight", "k_proj.weight")):
-            heads = config.heads if "q_proj" in ours else config.key_value_heads
-            tensor = half_split(tensor, heads)
+        try:
+            ours, tensor = hub_name(name), file.tensor(name)
+            if ours.endswith(("q_proj.weight", "k_proj.weight")):
+                heads = config.heads if "q_proj" in ours else config.key_value_heads
+                tensor = half_split(tensor, heads)
+        except CheckpointError as error:
+            raise CheckpointError(f"{file.path}: {error}") from None
         weights[ours] = tensor
     return weights
 
 
 def half_split(weight_OI: Tensor, heads: int) -> Tensor:
     """Rows of the query or key matrix from GGUF's order to the hub's."""
-    rows, width = weight_OI.shape
+    rows, width = weight_OI.shape if weight_OI.ndim == 2 else (1, 0)
     if rows % (2 * heads):
         raise CheckpointError(f"{rows} rows cannot be halves of {heads} heads")
     return weight_OI.reshape(heads, -1, 2, width).transpose(1, 2).reshape(rows, width).contiguous()
@@ -362,11 +393,11 @@ def half_split(weight_OI: Tensor, heads: int) -> Tensor:
 def byte_level_bpe(file: Gguf) -> Tokenizer:
     """The file's tokenizer: byte-level BPE with digits on their own, as SmolLM2's is."""
     if (kind := file.value("tokenizer.ggml.model", str)) != "gpt2":
-        raise CheckpointError(f"{file.path}: tokenizer {kind!r}; we read byte-level BPE (gpt2)")
-    pieces: list[str] = file.value("tokenizer.ggml.tokens", list)
-    merges: list[tuple[str, ...]] = [
-        tuple(pair.split(" ")) for pair in file.value("tokenizer.ggml.merges", list)
-    ]
+        raise CheckpointError(f"{file.path}: tokenizer {kind!r:.60}; we read byte-level BPE (gpt2)")
+    pieces, pairs = (file.value(f"tokenizer.ggml.{name}", list) for name in ("tokens", "merges"))
+    if not all(isinstance(text, str) for text in (*pieces, *pairs)):
+        raise CheckpointError(f"{file.path}: tokens or merges that are no text")
+    merges: list[tuple[str, ...]] = [tuple(pair.split(" ")) for pair in pairs]
     vocabulary = {piece: n for n, piece in enumerate(pieces)}
     if len(vocabulary) != len(pieces):
         raise CheckpointError(
@@ -374,10 +405,15 @@ def byte_level_bpe(file: Gguf) -> Tokenizer:
         )
     for pair in merges:
         if len(pair) != 2 or not vocabulary.keys() >= {*pair, "".join(pair)}:
-            raise CheckpointError(f"{file.path}: merge {pair} is not of known pieces")
+            raise CheckpointError(f"{file.path}: merge {pair!r:.60} is not of known pieces")
     kinds = file.value("tokenizer.ggml.token_type", list)
+    if len(kinds) != len(pieces):
+        raise CheckpointError(f"{file.path}: {len(kinds)} token types for {len(pieces)} tokens")
     control = [piece for piece, kind in zip(pieces, kinds, strict=True) if kind == 3]
-    return bpe_tokenizer(vocabulary, merges, control)
+    try:
+        return bpe_tokenizer(vocabulary, merges, control)
+    except Exception as error:  # the library raises bare Exception
+        raise CheckpointError(f"{file.path}: its tokenizer is unusable ({brief(error)})") from None
 
 
 def bpe_tokenizer(

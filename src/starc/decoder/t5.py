@@ -276,8 +276,8 @@ class T5Block(nn.Module):
         name = settings.feed_forward_activation.removeprefix("gated-")
         if name not in ACTIVATIONS:
             raise ConfigError(
-                f"t5.feed_forward_activation: {settings.feed_forward_activation!r} is not one of "
-                f"{', '.join(ACTIVATIONS)}"
+                f"t5.feed_forward_activation: {settings.feed_forward_activation!r:.60} is not one "
+                f"of {', '.join(ACTIVATIONS)}"
             )
         act = ACTIVATIONS["gelu_new" if settings.gated and name == "gelu" else name]
         self.act = (lambda x: act(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]) if settings.gated else act

@@ -18,21 +18,73 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from starc.errors import StarcError
-from starc_eval.atomic import UMASK, flush, lock, replacing, replacing_path
+from starc_eval import atomic as whole
+from starc_eval.atomic import UMASK, lock, short
 from starc_eval.reading import read_text
 
-__all__ = ["recover", "replacing", "replacing_folder", "replacing_path", "require_ours", "sweep"]
+__all__ = [
+    "UMASK",
+    "flush",
+    "flush_all",
+    "lock",
+    "make_folders",
+    "partial_file",
+    "recover",
+    "replacing",
+    "replacing_folder",
+    "replacing_path",
+    "require_ours",
+    "sweep",
+]
 
 YOUNG = 2.0
 """Seconds."""
+
+
+@contextmanager
+def replacing(path: str | Path, *, binary: bool = False, new: bool = False) -> Iterator[IO[Any]]:
+    """An open file that becomes `path` when the block ends without an error; then on the disk."""
+    with whole.replacing(path, binary=binary, new=new) as file:
+        yield file
+    flush(_real_folder(Path(path)))
+
+
+@contextmanager
+def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
+    """An empty file that becomes `path`, for libraries that open files themselves.
+
+    With `new` it replaces nothing and follows no link: FileExistsError if anything is there.
+    """
+    with whole.replacing_path(path, new=new) as part:
+        yield part
+    flush(_real_folder(Path(path)))
+
+
+def _real_folder(path: Path) -> Path:
+    """Where a file lies, which may be behind a link."""
+    return Path(os.path.realpath(path)).parent
+
+
+@contextmanager
+def partial_file(path: Path) -> Iterator[Path]:
+    """An empty file beside `path` that `sweep` knows; gone when the block ends, unless renamed."""
+    handle, name = tempfile.mkstemp(prefix=f".{short(path.name)}.", suffix=".part", dir=path.parent)
+    try:
+        lock(handle)
+        yield Path(name)
+    finally:
+        os.close(handle)
+        with suppress(OSError):
+            os.unlink(name)
 
 
 @contextmanager
@@ -45,17 +97,17 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
     folder = Path(os.path.realpath(folder)) if folder.is_symlink() else folder
     if folder.name in ("", ".."):
         raise OSError(errno.EINVAL, "name the folder itself", str(folder))
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(folder.parent)
     sweep([folder])
-    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    fresh = Path(
+        tempfile.mkdtemp(prefix=f".{short(folder.name)}.", suffix=".part", dir=folder.parent)
+    )
     handle = os.open(fresh, os.O_RDONLY)
     try:
         lock(handle)
         fresh.chmod(0o777 & ~UMASK)
         yield fresh
-        for file in fresh.rglob("*"):
-            if file.is_file():
-                flush(file)
+        flush_all(fresh)
         _swap(fresh, folder)
     finally:
         os.close(handle)
@@ -65,7 +117,7 @@ def replacing_folder(folder: str | Path) -> Iterator[Path]:
 def recover(folder: str | Path) -> Path:
     """`folder`, brought back if a kill has left it aside while it was being replaced."""
     folder = Path(folder)
-    aside = folder.parent / f".{folder.name}.old"
+    aside = folder.parent / f".{short(folder.name)}.old"
     if not folder.exists() and aside.is_dir():
         with suppress(OSError):
             os.replace(aside, folder)
@@ -114,7 +166,7 @@ def sweep(paths: Iterable[Path], *, alone: bool = False) -> None:
     """
     by_folder: dict[Path, set[str]] = {}
     for path in paths:
-        by_folder.setdefault(path.parent, set()).add(path.name)
+        by_folder.setdefault(path.parent, set()).add(short(path.name))
     for folder, names in by_folder.items():
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
@@ -144,14 +196,53 @@ def _sweep(part: Path, age: float) -> None:
 def _swap(fresh: Path, folder: Path) -> None:
     if not folder.exists():
         os.replace(fresh, folder)
+        flush(folder.parent)
         return
-    aside = folder.with_name(f".{folder.name}.old")
-    # Left by a kill after a swap: `folder` is there, so this is not the only copy.
-    shutil.rmtree(aside, ignore_errors=True)
+    aside = folder.with_name(f".{short(folder.name)}.old")
+    if aside.exists():  # left by a kill after a swap: `folder` is there, this is not the only copy
+        flush(folder.parent)
+        shutil.rmtree(aside, ignore_errors=True)
     os.replace(folder, aside)
     try:
         os.replace(fresh, folder)
     except BaseException:
         recover(folder)
         raise
+    flush(folder.parent)  # before the old one goes
     shutil.rmtree(aside, ignore_errors=True)
+
+
+def flush(path: Path) -> None:
+    """Put a file's content, or the names in a folder, on the disk: a power failure spares them."""
+    folder = path.is_dir()
+    if folder and sys.platform == "win32":
+        return  # a folder cannot be opened there
+    try:
+        handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+    except PermissionError:
+        if folder:  # one that may be written to but not listed
+            return
+        raise
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if not folder or error.errno != errno.EINVAL:  # some network disks flush no folders
+            raise
+    finally:
+        os.close(handle)
+
+
+def flush_all(folder: Path) -> None:
+    """`flush` all that lies below a folder, and the folder itself."""
+    for path in folder.rglob("*"):
+        if not path.is_symlink() and (path.is_file() or path.is_dir()):
+            flush(path)
+    flush(folder)
+
+
+def make_folders(folder: Path) -> None:
+    """Make a folder, and those above it that are missing; a power failure spares them."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        flush(path.parent)

@@ -23,7 +23,7 @@ from typing import Any
 from starc.errors import ConfigError, VideoError
 from starc.files.atomic import replacing, replacing_path
 from starc_eval.cache import cache_folder, make_folder
-from starc_eval.reading import parse_json
+from starc_eval.reading import parse_json, read_text
 
 __all__ = [
     "cache_folder",
@@ -71,10 +71,37 @@ def fingerprint(path: Path) -> str:
         raise VideoError(f"{path}: cannot be read ({error.strerror}); check the file") from error
 
 
+def whole_fingerprint(path: Path) -> str:
+    """`fingerprint` of every byte, however large the file: no change escapes it.
+
+    It is kept as long as no write has touched the file, which nobody can hide (`st_ctime_ns`).
+    """
+    status = path.stat()
+    facts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    entry = cache_folder("digests") / f"{key(str(path.absolute()), *map(str, facts))}.json"
+    settled = time.time_ns() - status.st_ctime_ns > SETTLED_NS
+    known = read(entry) if settled else None
+    if not isinstance(known, str):
+        known = _whole_digest(path)
+        if settled:
+            write(entry, known)
+    return known
+
+
 def content_name(path: Path) -> str:
     """Size and fingerprint: what a record keeps of the file it was made from."""
     content = fingerprint(path)
     return f"{path.stat().st_size}-{content}"
+
+
+def _whole_digest(path: Path) -> str:
+    """As `_digest` of a small file."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+        while piece := file.read(PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -106,7 +133,7 @@ def key_of_file(path: Path, *parts: str) -> str:
 def read(entry: Path) -> Any | None:
     """What was written, or None."""
     try:
-        return parse_json(entry.read_text("utf-8"))
+        return parse_json(read_text(entry))
     except (OSError, ValueError):
         return None
 
@@ -176,4 +203,4 @@ def remember(path: Path) -> None:
 
 def _record(path: Path) -> Path:
     """The empty file that says: this content was written by us."""
-    return cache_folder("written") / fingerprint(path)
+    return cache_folder("written") / _whole_digest(path)

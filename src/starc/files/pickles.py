@@ -14,9 +14,6 @@ from typing import IO, Any
 
 import numpy as np
 
-_ARRAY = object()
-"""Stands for the class numpy.ndarray, which a pickle only hands on to `_reconstruct`."""
-
 
 def load(data: bytes) -> Any:
     """The plain data in a pickle; pickle.UnpicklingError for anything else, and nothing is run."""
@@ -57,34 +54,64 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to objects outside itself")
 
 
-def _dtype(text: str, *_: object) -> np.dtype[Any]:
-    dtype = np.dtype(text)
-    if dtype.kind not in "biufSUO" or dtype.fields is not None:
-        raise pickle.UnpicklingError(f"it holds an array of {text!r}")
-    return dtype
+class _Dtype:
+    """Stands for a numpy.dtype: plain numbers, strings or objects, in either byte order.
+
+    The order is not in its name: a pickle sets it afterwards, with what else a dtype may be.
+    """
+
+    def __init__(self, text: str, *_: object) -> None:
+        self.dtype = np.dtype(text)
+        if self.dtype.kind not in "biufSUO" or self.dtype.fields is not None:
+            raise pickle.UnpicklingError(f"it holds an array of {text!r}")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, order, subarray, names, fields, size, *_ = state
+        plain = subarray is None and names is None and fields is None
+        if not plain or order not in ("<", ">", "|", "=") or size not in (-1, self.dtype.itemsize):
+            raise pickle.UnpicklingError(f"it changes what {self.dtype.name} means")
+        self.dtype = self.dtype.newbyteorder(order)
+
+    def read(self, data: Any) -> np.ndarray[Any, Any]:
+        """Stored values, in this machine's byte order; Python 2 stored them as text."""
+        data = data.encode("latin1") if isinstance(data, str) else data
+        return np.frombuffer(data, self.dtype).astype(self.native, copy=False)
+
+    @property
+    def native(self) -> np.dtype[Any]:
+        return self.dtype.newbyteorder("=")
+
+
+class _Array(np.ndarray[Any, Any]):
+    """Stands for numpy.ndarray; filled as a pickle does it, after it was made."""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        version, shape, stored, fortran, data = state
+        data = data if stored.dtype.hasobject else stored.read(data).tobytes()
+        super().__setstate__((version, shape, stored.native, fortran, data))
 
 
 def _empty(kind: object, *_: object) -> np.ndarray[Any, Any]:
-    if kind is not _ARRAY:
+    if kind is not _Array:
         raise pickle.UnpicklingError("it holds an array of an unknown kind")
-    return np.empty((0,), np.int8)
+    return np.empty((0,), np.int8).view(_Array)
 
 
-def _scalar(dtype: np.dtype[Any], data: bytes) -> Any:
-    return np.frombuffer(data, dtype=dtype, count=1)[0]
+def _scalar(stored: _Dtype, data: bytes) -> Any:
+    return stored.read(data)[0]
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1" if encoding == "latin1" else "ascii")
 
 
-def _from_buffer(data: Any, dtype: np.dtype[Any], shape: tuple[int, ...], order: str) -> Any:
-    return np.frombuffer(data, dtype=dtype).reshape(shape, order="F" if order == "F" else "C")
+def _from_buffer(data: Any, stored: _Dtype, shape: tuple[int, ...], order: str) -> Any:
+    return stored.read(data).reshape(shape, order="F" if order == "F" else "C")
 
 
 _KNOWN: dict[tuple[str, str], Callable[..., Any] | object] = {
-    ("numpy", "ndarray"): _ARRAY,
-    ("numpy", "dtype"): _dtype,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
     ("numpy.core.multiarray", "_reconstruct"): _empty,
     ("numpy.core.multiarray", "scalar"): _scalar,
     ("numpy.core.numeric", "_frombuffer"): _from_buffer,

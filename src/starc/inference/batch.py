@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from starc.errors import ConfigError, StarcError
-from starc.files.atomic import sweep
+from starc.files.atomic import make_folders, sweep
 from starc.files.cache import fingerprint, write_text
 from starc.inference.jobs import Job, Manifest, ManifestRow
 from starc.inference.pipeline import GUESS, Captioner, ReadVideo, can_be_forced
@@ -106,7 +106,7 @@ class Output:
                 left_out.append(format)
                 notes += [left_as_it_was(path)] if path.exists() else []
                 continue
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(path.parent)
             try:
                 notes += formats.write(
                     captioned,

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from starc.errors import StarcError, VideoError
+from starc.files.atomic import flush, make_folders
 from starc.files.cache import fingerprint
 from starc.output import mp4
 from starc.output.formats import FORMATS
@@ -94,7 +95,7 @@ def named_videos(paths: Iterable[Path]) -> dict[str, Path]:
 
 
 def _expand(given: Path, out: Path | None) -> Iterator[tuple[Path, Path]]:
-    if given.is_dir():
+    if os.path.isdir(given):
         videos = [(video, given) for video in _search(given, out)]
         if not videos:
             raise VideoError(f"{given}: no videos in this folder; name a folder that has some")
@@ -102,8 +103,9 @@ def _expand(given: Path, out: Path | None) -> Iterator[tuple[Path, Path]]:
     elif given.suffix.lower() in LIST_ENDINGS:
         for line in _lines(given):
             # An absolute path stays what it is; a relative one counts from the list's folder.
-            path = given.parent / Path(line).expanduser()
-            yield from _expand(path, out) if path.is_dir() else [(path, path.parent)]
+            # What cannot be a path is told with its video, and the others are captioned.
+            path = given.parent / os.path.expanduser(line)
+            yield from _expand(path, out) if os.path.isdir(path) else [(path, path.parent)]
     else:
         yield given, given.parent
 
@@ -309,8 +311,9 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             self.file: IO[bytes] = self.path.open("a+b")
+            flush(folder)
         except OSError as error:
             raise StarcError(
                 f"{folder}: cannot be written ({error.strerror}); choose another folder"

@@ -37,6 +37,7 @@ from starc.media.encoders import ImageEncoder
 from starc.media.video import open_video
 from starc.types import Frame
 from starc_eval.annotations import VIDEO_ENDINGS
+from starc_eval.reading import regular
 
 FPS = 1.0
 """Frames per second; `choose` picks among these."""
@@ -379,20 +380,20 @@ def _open_folder(path: Path) -> FeatureStore:
         entries[(stem if ending.lower() in VIDEO_ENDINGS else name) + times] = file
 
     def read(file: Path) -> Tensor:
-        return torch.from_numpy(np.load(file, allow_pickle=False))
+        return torch.from_numpy(np.load(regular(file), allow_pickle=False))
 
     return FeatureStore(path, entries, read, _read_json(path / PROVENANCE))
 
 
 def _open_safetensors(path: Path) -> FeatureStore:
-    file: Any = safe_open(path, framework="pt")
+    file: Any = safe_open(regular(path), framework="pt")
     provenance = json.loads((file.metadata() or {}).get("provenance", "{}"))
     names = {key: key for key in sorted(file.keys())}
     return FeatureStore(path, names, file.get_tensor, provenance)
 
 
 def _open_pth(path: Path) -> FeatureStore:
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         zipped = file.read(2) == b"PK"
     entries = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     if not isinstance(entries, dict) or not all(

@@ -1,8 +1,9 @@
 """What a user names beside files: standard input and addresses, as files on this machine.
 
-A temporary folder holds them while they are captioned. Standard input is copied up to the limit of
-a file's size. An address (http, https) is fetched by yt-dlp, as a module or a program, with its
-subtitles beside it; it is started without a shell and without the user's configuration.
+A temporary folder holds them while they are captioned (`scratch_folder`). Standard input is copied
+up to the limit of a file's size. An address (http, https) is fetched by yt-dlp, as a module or a
+program, with its subtitles beside it; it is started without a shell and without the user's
+configuration.
 """
 
 from __future__ import annotations
@@ -12,20 +13,19 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import cast
 from urllib.parse import urlsplit
 
 from starc.errors import ConfigError, MissingExtra, StarcError, VideoError
+from starc.files.scratch import scratch_folder
 from starc.media.container import MediaLimits
 from starc.media.subtitles import SUFFIXES
 
 STDIN = "-"
-PREFIX = "starc-"
-"""Of the temporary folder's name."""
 PIECE = 2**20
 PICTURES = "b[height<=720]/b/bv*+ba"
 """The model sees pictures of 224 px; one file with both needs no ffmpeg to join them."""
@@ -44,17 +44,19 @@ def local_files(
     `on_fetch` hears of each address before it is fetched.
     """
     limits = limits or MediaLimits()
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
+    with scratch_folder() as folder:
         paths = []
         for n, given in enumerate(inputs):
             if given == STDIN:
                 if inputs.count(STDIN) > 1:
                     raise ConfigError("-: standard input can be read once; name it once")
-                paths.append(copied(sys.stdin.buffer, Path(folder, "stdin"), limits))
+                paths.append(
+                    copied(cast(BufferedIOBase, sys.stdin.buffer), folder / "stdin", limits)
+                )
             elif "://" in given:
                 _check_address(given)
                 on_fetch(given)
-                place = Path(folder, str(n))
+                place = folder / str(n)
                 place.mkdir()
                 paths.append(fetched(given, place, limits, language=language))
             else:
@@ -81,23 +83,14 @@ def check_local(path: str | Path) -> Path:
     return Path(path)
 
 
-def is_fetched(path: Path) -> bool:
-    """Whether a file is one of ours that will soon be gone."""
-    place = Path(tempfile.gettempdir()).absolute()
-    return any(
-        parent.parent == place and parent.name.startswith(PREFIX)
-        for parent in path.absolute().parents
-    )
-
-
-def copied(stream: BinaryIO, path: Path, limits: MediaLimits) -> Path:
+def copied(stream: BufferedIOBase, path: Path, limits: MediaLimits) -> Path:
     """A stream as a file, no larger than the limit."""
     if stream.isatty():
         raise ConfigError("-: standard input is a terminal; pipe a video: cat talk.mp4 | starc …")
     size = 0
     try:
         with path.open("wb") as file:
-            while piece := stream.read(PIECE):
+            while piece := stream.read1(PIECE):  # comes back for a signal, `read` may not
                 size += len(piece)
                 what, enough = f"more than {limits.file_bytes} bytes", 2 * size
                 limits.check(Path(STDIN), "file_bytes", size, what, enough=enough)

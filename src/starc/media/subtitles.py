@@ -50,6 +50,8 @@ is this line alone, and so did files of earlier versions end."""
 _TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2})(?:[.,](\d{1,3}))?"
 _TIMING = re.compile(rf"^\s*{_TIME}\s*-->\s*{_TIME}")
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>|<\d+:[\d:.]+>|\{\\[^{}]*\}|\{[A-Za-z]:[^{}]*\}")
+_LONG_NUMBER = re.compile(r"&#(\d{8,})")
+"""Python refuses to convert a number of thousands of digits."""
 _INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 
 
@@ -186,9 +188,7 @@ def said_once(cues: Iterable[Cue]) -> list[Sentence]:
             continue
         start, end = _span(cue.start, cue.end)
         touching = start - end_before <= TOUCHING
-        repeated = next(
-            (n for n in range(len(lines), 0, -1) if touching and lines_before[-n:] == lines[:n]), 0
-        )
+        repeated = _repeated(lines, lines_before) if touching else 0
         if repeated < len(lines):
             sentences.append(Sentence(start, end, " ".join(lines[repeated:])))
         else:
@@ -198,6 +198,22 @@ def said_once(cues: Iterable[Cue]) -> list[Sentence]:
     return sentences
 
 
+def _repeated(lines: Sequence[str], before: Sequence[str]) -> int:
+    """How many lines `lines` begins with and `before` ended with, at most; Knuth-Morris-Pratt."""
+    matched, borders = 0, [0]
+    for line in lines[1:]:
+        while matched and lines[matched] != line:
+            matched = borders[matched - 1]
+        matched += lines[matched] == line
+        borders.append(matched)
+    matched = 0
+    for line in before[-len(lines) :]:
+        while matched and lines[matched] != line:
+            matched = borders[matched - 1]
+        matched += lines[matched] == line
+    return matched
+
+
 def _span(start: float, end: float) -> tuple[float, float]:
     start = max(start, 0.0)
     return start, end if end > start else start + SHORTEST
@@ -205,8 +221,14 @@ def _span(start: float, end: float) -> tuple[float, float]:
 
 def without_markup(line: str) -> str:
     """A line without tags, overrides, entities and invisible characters."""
-    line = html.unescape(_TAG.sub("", line)).replace("\\h", " ")
+    line = _LONG_NUMBER.sub(_shortened, _TAG.sub("", line))
+    line = html.unescape(line).replace("\\h", " ")
     return " ".join(_INVISIBLE.sub("", line).split())
+
+
+def _shortened(reference: re.Match[str]) -> str:
+    """Eight digits are more than any character's number has."""
+    return "&#" + (reference[1].lstrip("0")[:8] or "0")
 
 
 def _timed_blocks(text: str) -> Iterator[Cue]:

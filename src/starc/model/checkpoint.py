@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -55,13 +55,15 @@ from starc.model.starc import STaRC
 from starc.processor import kept_memory
 from starc.retrieval import captions
 from starc.retrieval.datastore import Datastore, open_datastore
+from starc_eval.reading import regular
 
 _SCALAR = np.float64(0).__reduce__()[0]
 _NUMPY: list[Any] = [(_SCALAR, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 _NUMPY += [np.dtype, *(type(np.dtype(kind)) for kind in "?bhilBHILefdqQ")]
 """What numbers of numpy are pickled as, in old versions and new: data, nothing that runs."""
-SHOWN = 8
-"""Names listed in an error message; the rest are counted."""
+Module = TypeVar("Module", bound=nn.Module)
+SHOWN, LONGEST_NAME = 8, 120
+"""Names listed in an error message, and characters of one; the rest are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +173,13 @@ def load(
     folder = find(folder_or_hub_id)
     try:
         config = read_config(folder)
-        tensors = load_file(folder / WEIGHTS)
+        tensors = load_file(regular(folder / WEIGHTS))
     except FileNotFoundError:
         raise CheckpointError(f"{folder}: no {WEIGHTS}; is this a model folder?") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder / WEIGHTS}: unreadable ({error}); copy it again") from None
-    with torch.device("meta"), _NoInitialValues():
-        model = STaRC(config)
-    _require_same(str(folder / WEIGHTS), model.state_dict(), shapes(tensors))
+    model = planned(folder / WEIGHTS, config, len(tensors), lambda: STaRC(config))
+    require_same(str(folder / WEIGHTS), model.state_dict(), shapes(tensors))
     model.load_state_dict(unpack(tensors), assign=True)
     tokenizer_file, store_folder = folder / TOKENIZER, recover(folder / DATASTORE)
     tokenizer = read_tokenizer(tokenizer_file) if tokenizer_file.is_file() else None
@@ -208,16 +209,20 @@ def load_writer(
 ) -> CaptionWriter:
     """The caption writer in a model folder, its low-rank changes put into its weights."""
     require(precision, device)
-    with torch.device("meta"), _NoInitialValues():
-        llama = Llama(settings.llama)
-        parts = nn.ModuleDict({"llama": llama})
+    try:
+        tensors = load_file(regular(folder / WRITER))
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder / WRITER}: unreadable ({error}); copy it again") from None
+
+    def plan() -> nn.ModuleDict:
+        parts = nn.ModuleDict({"llama": Llama(settings.llama)})
         if settings.spans is not None:
             parts["head"] = SpanHead(settings.llama.width, settings.spans)
-    try:
-        tensors = load_file(folder / WRITER)
-    except (FileNotFoundError, SafetensorError) as error:
-        raise CheckpointError(f"{folder / WRITER}: unreadable ({error}); copy it again") from None
-    _require_same(str(folder / WRITER), parts.state_dict(), shapes(tensors))
+        return parts
+
+    parts = planned(folder / WRITER, settings, len(tensors), plan)
+    llama = cast(Llama, parts["llama"])
+    require_same(str(folder / WRITER), parts.state_dict(), shapes(tensors))
 
     def filled(part: nn.Module, name: str, precision: str = precision) -> nn.Module:
         prefix = f"{name}."
@@ -275,8 +280,13 @@ def import_published(
     """
     theirs, written = read_published(Path(path))
     state = {ours: tensor for name, tensor in theirs.items() if (ours := published.to_ours(name))}
-    config = published.resized(config or published.guessed(state, written), state, written)
-    config = apply_overrides(config, overrides)
+    try:
+        config = published.resized(config or published.guessed(state, written), state, written)
+        config = apply_overrides(config, overrides)
+    except (ValueError, OverflowError, ZeroDivisionError) as error:
+        raise CheckpointError(f"{path}: impossible settings in it ({error})") from None
+    if (layers := _layers(config)) > len(state):
+        raise CheckpointError(f"{path}: {len(state)} tensors for {layers} layers; is it damaged?")
     model = STaRC(config)
     wanted = model.state_dict()
     taken, unknown = [], []
@@ -310,11 +320,13 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     try:
         with torch.serialization.safe_globals([argparse.Namespace, *_NUMPY]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(regular(path), map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no such file") from None
     except pickle.UnpicklingError as error:
-        if path.read_bytes()[:1] not in (b"\x80", b"P"):  # neither a pickle nor a zip file
+        with path.open("rb") as file:
+            first = file.read(1)
+        if first not in (b"\x80", b"P"):  # neither a pickle nor a zip file
             raise CheckpointError(f"{path}: not a PyTorch file; give a .pth or .pt") from None
         reason = str(error).split("\n")[0].split(". ")[0]
         raise CheckpointError(
@@ -331,9 +343,17 @@ def read_published(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         for name, tensor in (inner.items() if isinstance(inner, Mapping) else ())
         if isinstance(tensor, Tensor)
     }
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or repeats(tensor):
+            raise CheckpointError(f"{path}: {name!r:.80} is larger than what the file holds of it")
     if not any(published.to_ours(name) for name in tensors):
         raise CheckpointError(f"{path}: no tensor of a Vid2Seq or STaRC model in it")
     return tensors, _settings(content)
+
+
+def repeats(tensor: Tensor) -> bool:
+    """Whether a tensor is larger than its numbers, which then stand for many each."""
+    return tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes()
 
 
 def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -352,7 +372,7 @@ def _settings(content: Mapping[str, Any]) -> dict[str, Any]:
 def read_tokenizer(path: Path) -> Tokenizer:
     """A tokenizer.json."""
     try:
-        return Tokenizer.from_file(str(path))
+        return Tokenizer.from_file(str(regular(path)))
     except Exception as error:  # the library raises bare Exception
         raise CheckpointError(f"{path}: not a tokenizer ({error}); copy it again") from None
 
@@ -390,6 +410,33 @@ def check_tokenizer(tokenizer: Tokenizer, config: Config, where: str) -> None:
             )
 
 
+def planned(where: Path, config: Any, tensors: int, build: Callable[[], Module]) -> Module:
+    """A model without weights, whose sizes can be compared with those of a file.
+
+    Layers take memory even so: there are no more of them than the file has tensors.
+    """
+    if (layers := _layers(config)) > tensors:
+        raise CheckpointError(
+            f"{where}: {tensors} tensors for {layers} layers; config and weights do not belong"
+        )
+    try:
+        with torch.device("meta"), _NoInitialValues():
+            return build()
+    except ConfigError as error:
+        raise CheckpointError(f"{where.parent / CONFIG}: {error}") from None
+    except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise CheckpointError(f"{where.parent / CONFIG}: impossible sizes ({reason})") from None
+
+
+def _layers(config: Any) -> int:
+    """The most layers of any part of a model."""
+    counts = ("layers", "decoder_layers", "depth", "members")
+    own = [getattr(config, name, 0) for name in counts]
+    parts = [getattr(config, name, None) for name in ("t5", "llama", "temporal", "spans")]
+    return max([*own, *(_layers(part) for part in parts if part is not None)])
+
+
 class _NoInitialValues(TorchFunctionMode):
     """Weights that are about to be read need no random numbers.
 
@@ -409,9 +456,10 @@ class _NoInitialValues(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _require_same(
+def require_same(
     where: str, wanted: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
+    """An error unless a file has exactly these tensors."""
     missing = [name for name in wanted if name not in shapes]
     extra = [name for name in shapes if name not in wanted]
     other = [
@@ -426,7 +474,8 @@ def _require_same(
 
 def _listed(names: tuple[str, ...] | list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{len(names)}: {', '.join(names[:SHOWN])}{more}" if names else "0"
+    shown = ", ".join(name[:LONGEST_NAME] for name in names[:SHOWN])
+    return f"{len(names)}: {shown}{more}" if names else "0"
 
 
 def find_device(name: str) -> torch.device:

@@ -13,7 +13,7 @@ from starc.errors import CheckpointError, ConfigError
 from starc.files import cache
 from starc.files.atomic import recover
 from starc.files.cache import hub_is_away
-from starc_eval.reading import parse_json
+from starc_eval.reading import parse_json, read_text
 
 MARK = "starc_model"
 """The key of config.json by which a folder is known to be ours; its value is the version."""
@@ -27,6 +27,8 @@ CONFIG, WEIGHTS, TOKENIZER, JOINT, WRITER, WRITER_TOKENIZER, DATASTORE = (
     "datastore",
 )
 FILES = (CONFIG, WEIGHTS, TOKENIZER, JOINT, WRITER, WRITER_TOKENIZER)
+LARGEST_CONFIG = 1 << 24
+"""Bytes of a config.json."""
 FACTS, SHARED = "datastore.json", "qdrant"
 """What a datastore says of itself, and the kind that others may change at any time."""
 
@@ -59,15 +61,21 @@ def read_config(folder: Path) -> Config:
     """The settings in a model folder."""
     path = folder / CONFIG
     try:
-        facts = parse_json(path.read_text(encoding="utf-8"))
+        facts = parse_json(read_text(path, most=LARGEST_CONFIG))
     except FileNotFoundError:
         raise CheckpointError(f"{folder}: no {CONFIG}; is this a model folder?") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
     except ValueError as error:
         raise CheckpointError(f"{path}: not JSON ({error}); save it again") from None
     if not isinstance(facts, dict) or facts.pop(MARK, None) != MODEL_VERSION:
         raise CheckpointError(
             f"{path}: not a model of starc, version {MODEL_VERSION} (no {MARK!r} in it); "
             "name a model folder, or make one with starc import"
+        )
+    if "method" in facts:
+        raise CheckpointError(
+            f"{path}: a model of another method ({facts['method']}); starc evaluate opens it"
         )
     try:
         return from_dict(facts)
@@ -85,7 +93,7 @@ def fingerprint(folder: Path) -> str | None:
     if captions is None:
         return None
     parts = (folder / name for name in FILES)
-    names = (f"{p.name} {cache.fingerprint(p)}" for p in parts if p.is_file())
+    names = (f"{p.name} {cache.whole_fingerprint(p)}" for p in parts if p.is_file())
     return cache.key(*names, captions)
 
 
@@ -96,4 +104,4 @@ def datastore_fingerprint(name: Path | str) -> str | None:
     if not isinstance(facts, dict) or facts.get("kind") == SHARED:
         return None
     files = sorted(path for path in folder.iterdir() if path.is_file())
-    return cache.key(*(f"{path.name} {cache.fingerprint(path)}" for path in files))
+    return cache.key(*(f"{path.name} {cache.whole_fingerprint(path)}" for path in files))

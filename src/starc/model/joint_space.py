@@ -26,6 +26,7 @@ from torch.nn.functional import normalize
 
 from starc.errors import CheckpointError, VideoError
 from starc.types import Sentence
+from starc_eval.reading import regular
 
 REACH = 6.0
 """Seconds from which a sentence says nothing about a frame."""
@@ -47,7 +48,7 @@ class JointSpace:
     def load(cls, path: Path, tokenizer: Tokenizer) -> JointSpace:
         """From `joint.safetensors` of a model folder."""
         try:
-            kept = {name: tensor.float() for name, tensor in load_file(path).items()}
+            kept = {name: tensor.float() for name, tensor in load_file(regular(path)).items()}
             return cls(tokenizer, *(kept[name] for name in ("word", "mean", "deviation", "image")))
         except (OSError, SafetensorError, KeyError) as error:
             raise CheckpointError(f"{path}: not a joint space ({error}); copy it again") from None

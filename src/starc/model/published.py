@@ -8,6 +8,7 @@ off that command line. Only facts about the files; reading and writing them is c
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -125,7 +126,9 @@ def _tensor(state: Mapping[str, Tensor], name: str) -> Tensor:
 
 
 def _count(state: Mapping[str, Tensor], pattern: str) -> int:
-    return 1 + max(int(match[1]) for name in state if (match := re.match(pattern, name)))
+    """How many blocks there are of a kind: their numbers begin with 0 and leave none out."""
+    numbers = {match[1] for name in state if (match := re.match(pattern, name))}
+    return next(n for n in itertools.count() if str(n) not in numbers)
 
 
 def guessed(state: Mapping[str, Tensor], written: Mapping[str, Any]) -> Config:

@@ -13,12 +13,16 @@ milliseconds once, so all formats agree; where fewer digits are shown the rest i
 from __future__ import annotations
 
 import bisect
+import heapq
 import itertools
 import math
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from starc.errors import VideoError
 from starc.types import Captioned, Event
@@ -30,6 +34,8 @@ UNKNOWN_CONFIDENCE = 0.5
 YOUTUBE_SHORTEST = 10
 """Whole seconds of a YouTube chapter."""
 YOUTUBE_FEWEST = 3
+
+Floats = NDArray[np.float64]
 
 
 class Repaired(NamedTuple):
@@ -76,24 +82,35 @@ def _confidence(event: Event) -> float:
     return UNKNOWN_CONFIDENCE if event.confidence is None else event.confidence
 
 
-def _follows(earlier: Event, later: Event) -> bool:
-    """Both can be chapters: the later begins and ends later, and mostly after the earlier."""
-    shorter = min(earlier.end - earlier.start, later.end - later.start)
-    overlap = earlier.end - later.start
-    return earlier.start < later.start and earlier.end < later.end and overlap <= shorter / 2
-
-
 def _best_chain(events: Sequence[Event]) -> list[Event]:
-    """The heaviest chain in which each event follows the one before; events sorted by end."""
-    best: list[float] = []
-    before: list[int | None] = []
-    for n, event in enumerate(events):
-        options = [k for k in range(n) if _follows(events[k], event)]
-        previous = max(options, key=lambda k: best[k], default=None)
-        before.append(previous)
-        best.append(_weight(event) + (0.0 if previous is None else best[previous]))
+    """The heaviest chain in which each event follows the one before; events sorted by end.
+
+    A later event follows an earlier one if the overlap is at most half of either: the earlier has
+    its middle before the later's start, and its end before the later's middle. So the middles are
+    visited in order, when all that end before them are known, and a tree of prefix maxima over
+    the middles finds the best of those to follow: O(n log n).
+    """
+    middles = [(event.start + event.end) / 2 for event in events]
+    places = sorted(middles)
+    tree: list[tuple[float, int]] = [(-math.inf, 1)] * (len(events) + 1)  # weight, minus the event
+    best = [0.0] * len(events)
+    before: list[int | None] = [None] * len(events)
+    ended = 0
+    for n in sorted(range(len(events)), key=middles.__getitem__):
+        while ended < len(events) and events[ended].end <= middles[n]:
+            place = bisect.bisect_left(places, middles[ended]) + 1
+            while place <= len(events):
+                tree[place] = max(tree[place], (best[ended], -ended))
+                place += place & -place
+            ended += 1
+        place, most = bisect.bisect_right(places, events[n].start), tree[0]
+        while place:
+            most = max(most, tree[place])
+            place &= place - 1
+        before[n] = None if most[1] > 0 else -most[1]
+        best[n] = _weight(events[n]) + (0.0 if before[n] is None else most[0])
     chain: list[Event] = []
-    n_last = max(range(len(events)), key=lambda k: best[k], default=None)
+    n_last = max(range(len(events)), key=best.__getitem__, default=None)
     while n_last is not None:
         chain.append(events[n_last])
         n_last = before[n_last]
@@ -118,40 +135,80 @@ def regroup(captioned: Captioned, granularity: float) -> tuple[Event, ...]:
 
 
 def _joined(events: list[Event], captioned: Captioned, target: int) -> tuple[Event, ...]:
-    costs = [_between(a, b, captioned) for a, b in itertools.pairwise(events)]
-    while len(events) > target:
-        n = min(range(len(costs)), key=costs.__getitem__)
-        events[n : n + 2] = [_join(events[n], events[n + 1])]
-        del costs[n]
-        for k in (n - 1, n):
-            if 0 <= k < len(costs):
-                costs[k] = _between(events[k], events[k + 1], captioned)
-    return tuple(events)
+    """The cheapest pair is always at the top of a heap; entries of pairs that changed are stale."""
+    between = _Between(captioned)
+    after = list(range(1, len(events) + 1))
+    back = list(range(-1, len(events)))
+    cost = [between(a, b) for a, b in itertools.pairwise(events)]
+    heap = [(value, n) for n, value in enumerate(cost)]
+    heapq.heapify(heap)
+    left = len(events)
+    while left > target:
+        value, n = heapq.heappop(heap)
+        if cost[n] != value:
+            continue
+        gone = after[n]
+        events[n] = _join(events[n], events[gone])
+        after[n] = after[gone]
+        back[after[n]] = n
+        left -= 1
+        if gone < len(cost):
+            cost[gone] = math.inf
+        cost[n] = math.inf
+        for k in (back[n], n):
+            if k >= 0 and after[k] < len(events):
+                cost[k] = between(events[k], events[after[k]])
+                heapq.heappush(heap, (cost[k], k))
+    return tuple(events[n] for n in _linked(after))
 
 
-def _between(a: Event, b: Event, captioned: Captioned) -> float:
-    gap = max(0.0, b.start - a.end)
-    length = max(a.end, b.end) - a.start
-    confidence = min(_confidence(a), _confidence(b))
-    return (gap + length) / captioned.duration + _dip(a, b, captioned) + confidence
+def _linked(after: Sequence[int]) -> Iterator[int]:
+    """The numbers of a linked list that begins with 0 and ends with its length."""
+    n = 0
+    while n < len(after):
+        yield n
+        n = after[n]
 
 
-def _dip(a: Event, b: Event, captioned: Captioned) -> float:
-    """How far saliency falls between the middles of two events, below the lower of their peaks."""
-    between = _frames(captioned, (a.start + a.end) / 2, (b.start + b.end) / 2)
-    peaks = [_frames(captioned, event.start, event.end) for event in (a, b)]
-    if not (between and all(peaks)):
-        return 0.0
-    return max(0.0, min(max(frames)[0] for frames in peaks) - min(between)[0])
+class _Between:
+    """What is between two neighbours; saliency is looked up in tables of extremes."""
+
+    def __init__(self, captioned: Captioned) -> None:
+        self._duration = captioned.duration
+        self._times = captioned.frame_times if captioned.saliency else ()
+        self._lowest = _extremes(captioned.saliency, np.minimum)
+        self._highest = _extremes(captioned.saliency, np.maximum)
+
+    def __call__(self, a: Event, b: Event) -> float:
+        gap = max(0.0, b.start - a.end)
+        length = max(a.end, b.end) - a.start
+        confidence = min(_confidence(a), _confidence(b))
+        return (gap + length) / self._duration + self._dip(a, b) + confidence
+
+    def _dip(self, a: Event, b: Event) -> float:
+        """How far saliency falls between the middles of two events, below their lower peak."""
+        low = self._extreme(self._lowest, (a.start + a.end) / 2, (b.start + b.end) / 2)
+        peaks = [self._extreme(self._highest, event.start, event.end) for event in (a, b)]
+        if low is None or None in peaks:
+            return 0.0
+        return max(0.0, min(peak for peak in peaks if peak is not None) - low)
+
+    def _extreme(self, table: list[Floats], start: float, end: float) -> float | None:
+        first = bisect.bisect_left(self._times, start)
+        stop = bisect.bisect_right(self._times, end)
+        if stop <= first:
+            return None
+        level = (stop - first).bit_length() - 1
+        two = table[level][first], table[level][stop - (1 << level)]
+        return float(min(two) if table is self._lowest else max(two))
 
 
-def _frames(captioned: Captioned, start: float, end: float) -> list[tuple[float, float]]:
-    """Saliency and time of the frames within a span; nothing where there is no saliency."""
-    if not captioned.saliency:
-        return []
-    first = bisect.bisect_left(captioned.frame_times, start)
-    stop = bisect.bisect_right(captioned.frame_times, end)
-    return list(zip(captioned.saliency[first:stop], captioned.frame_times[first:stop], strict=True))
+def _extremes(values: Sequence[float], of: np.ufunc) -> list[Floats]:
+    """By level k the extreme of each run of 2^k values: any run is covered by two of them."""
+    table = [np.array(values, np.float64)]
+    while len(table[-1]) > (width := 1 << (len(table) - 1)):
+        table.append(of(table[-1][:-width], table[-1][width:]))
+    return table
 
 
 def _join(a: Event, b: Event) -> Event:
@@ -208,29 +265,37 @@ def for_youtube(captioned: Captioned, granularity: float = 1.0) -> Repaired:
 Mark = tuple[int, str]
 
 
-def _lengths(marks: Sequence[Mark], duration: float) -> list[float]:
-    ends = [*(start for start, _ in marks[1:]), duration]
-    return [end - start for (start, _), end in zip(marks, ends, strict=True)]
-
-
 def _long_enough(whole: Sequence[Event], duration: float) -> list[Mark]:
-    marks = [(span_ms(one.start, one.end)[0] // 1000, one_line(one.caption)) for one in whole]
-    while len(marks) > 1:
-        lengths = _lengths(marks, duration)
-        n = min(range(len(marks)), key=lengths.__getitem__)
-        if lengths[n] >= YOUTUBE_SHORTEST:
+    """Join the shortest chapter, the first of equals, until all are long enough.
+
+    It is at the top of a heap; entries of chapters that are gone or have grown are stale.
+    """
+    starts = [span_ms(one.start, one.end)[0] // 1000 for one in whole]
+    titles = [one_line(one.caption) for one in whole]
+    after, back = list(range(1, len(whole) + 1)), list(range(-1, len(whole)))
+    lengths = [end - start for start, end in zip(starts, [*starts[1:], duration], strict=True)]
+    heap = [(length, n) for n, length in enumerate(lengths)]
+    heapq.heapify(heap)
+    while heap and after[0] < len(whole):
+        length, n = heapq.heappop(heap)
+        if length != lengths[n]:
+            continue
+        if length >= YOUTUBE_SHORTEST:
             break
-        neighbours = [k for k in (n - 1, n + 1) if 0 <= k < len(marks)]
+        neighbours = [k for k in (back[n], after[n]) if 0 <= k < len(whole)]
         # A step joins the introduction only where there is nothing else.
-        other = min(neighbours, key=lambda k: (marks[k][1] == INTRODUCTION, lengths[k]))
+        other = min(neighbours, key=lambda k: (titles[k] == INTRODUCTION, lengths[k]))
         a, b = sorted((n, other))
-        if a == 0 and marks[0][1] == INTRODUCTION:
-            marks[:2] = [(0, marks[1][1])]
-        elif a == 0 or lengths[a] >= lengths[b]:
-            del marks[b]
-        else:
-            del marks[a]
-    return marks
+        if a == 0 and titles[0] == INTRODUCTION:
+            titles[0] = titles[b]
+        gone = b if a == 0 or lengths[a] >= lengths[b] else a
+        grown = back[gone]
+        after[grown] = after[gone]
+        back[after[gone]] = grown
+        end = starts[after[gone]] if after[gone] < len(whole) else duration
+        lengths[grown], lengths[gone] = end - starts[grown], math.inf
+        heapq.heappush(heap, (lengths[grown], grown))
+    return [(starts[n], titles[n]) for n in _linked(after)]
 
 
 def one_line(text: str) -> str:

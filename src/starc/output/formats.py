@@ -24,8 +24,8 @@ from urllib.parse import quote
 
 from starc.errors import ConfigError, VideoError
 from starc.files.cache import check_target, content_name, remember, write_text
+from starc.files.scratch import in_scratch
 from starc.media.container import MediaLimits
-from starc.media.sources import is_fetched
 from starc.media.subtitles import SRT_MARK, VTT_MARK
 from starc.output import chapters, html, mp4, origin, transcripts
 from starc.output.chapters import clock, one_line, span_ms, stamp
@@ -123,7 +123,7 @@ def write(
 
 def _link(source: Path | None, page: Path) -> str | None:
     """The way from a page to the video; none to one that was fetched for a while only."""
-    if source is None or is_fetched(source):
+    if source is None or in_scratch(source):
         return None
     try:
         return quote(os.fsencode(Path(os.path.relpath(source, page.parent)).as_posix()))
@@ -136,7 +136,7 @@ def _origin(source: Path, record: Path) -> dict[str, str]:
     origin = {}
     with suppress(VideoError, OSError):  # gone meanwhile
         origin["content"] = content_name(source)
-        if not is_fetched(source):
+        if not in_scratch(source):
             with suppress(ValueError):  # another drive of Windows
                 way = Path(os.path.relpath(source, record.parent)).as_posix()
                 origin["source"] = way.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

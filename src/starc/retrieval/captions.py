@@ -34,7 +34,7 @@ from starc.errors import DatastoreError
 from starc.files import pickles
 from starc.files.atomic import recover, replacing_folder, require_ours
 from starc_eval.annotations import read_references
-from starc_eval.reading import parse_json, read_text
+from starc_eval.reading import parse_json, read_text, regular
 
 VERSION, MARK = 1, "starc_datastore"
 FACTS, CAPTIONS, TENSORS = "datastore.json", "captions.jsonl", "embeddings.safetensors"
@@ -183,11 +183,11 @@ def read_published(
 def _array(path: Path) -> Tensor:
     try:
         if path.suffix == ".npy":
-            array = np.load(path, allow_pickle=False)
+            array = np.load(regular(path), allow_pickle=False)
             if array.dtype not in (np.float16, np.float32, np.float64):
                 raise DatastoreError(f"{path}: expected numbers, found an array of {array.dtype}")
             return torch.from_numpy(array)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(regular(path), map_location="cpu", weights_only=True)
     except DatastoreError:
         raise
     except Exception as error:  # damaged headers and pickles can raise anything
@@ -286,7 +286,7 @@ def read_folder(folder: str | Path, *, verify: bool | None = None) -> Folder:
     videos: list[str | None] = []
     path = folder / CAPTIONS
     try:
-        with path.open(encoding="utf-8") as lines:
+        with regular(path).open(encoding="utf-8") as lines:
             for line in lines:
                 record = parse_json(line)
                 captions.append(record["caption"])
@@ -298,7 +298,7 @@ def read_folder(folder: str | Path, *, verify: bool | None = None) -> Folder:
             f"{path}: line {len(videos) + 1} is not a caption with its video; build it again"
         ) from None
     try:
-        with safe_open(folder / TENSORS, framework="pt") as file:
+        with safe_open(regular(folder / TENSORS), framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise DatastoreError(f"{folder / TENSORS}: cannot be read ({error})") from None
@@ -313,7 +313,7 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
     """What datastore.json says: `kind`, `encoder`, `sha256` and the rest."""
     folder = recover(folder)
     try:
-        facts: Any = parse_json((folder / FACTS).read_text(encoding="utf-8"))
+        facts: Any = parse_json(read_text(folder / FACTS))
     except OSError:
         raise DatastoreError(
             f"{folder}: not a datastore (no {FACTS}); build one with starc datastore build"
@@ -331,5 +331,5 @@ def read_facts(folder: str | Path) -> dict[str, Any]:
 
 def digest_of(path: Path) -> str:
     """SHA-256 of a file, all of it."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

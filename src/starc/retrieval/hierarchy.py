@@ -33,7 +33,7 @@ from starc.media.encoders import TextEncoder
 from starc.retrieval.captions import CaptionList, read_captions, read_folder
 from starc.retrieval.datastore import CaptionStore, Datastore
 from starc.retrieval.search import NearestCaptions
-from starc_eval.reading import parse_json
+from starc_eval.reading import parse_json, read_bytes, read_text
 
 MEDOIDS = "medoids"
 """Summaries that are captions: the one nearest to the centre of its cluster."""
@@ -166,7 +166,7 @@ class HierarchicalStore(Datastore):
 
 def _read_summaries(path: Path, below: CaptionStore, rows: Sequence[Tensor]) -> list[CaptionStore]:
     try:
-        records = [parse_json(line) for line in path.read_text("utf-8").splitlines()]
+        records = [parse_json(line) for line in read_text(path).splitlines()]
         return [
             below.derived(
                 tuple(record["caption"] for record in records if record["level"] == level),
@@ -279,7 +279,7 @@ def read_hicm2(
     """
     path = Path(path)
     try:
-        content = pickles.load(path.read_bytes())
+        content = pickles.load(read_bytes(path, most=1 << 36))
     except OSError as error:
         raise DatastoreError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     except pickle.UnpicklingError as error:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from starc.errors import AnnotationError, VideoError
 from starc.media.video import probe
 from starc_eval.annotations import VideoAnnotation, read_references, video_id
+from starc_eval.reading import read_text
 
 log = logging.getLogger("starc")
 
@@ -116,6 +117,6 @@ def _table(path: Path, kind: Callable[[Any], Value]) -> dict[str, Value]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise AnnotationError(f"{path}: cannot be read as text ({error}); check the path") from None

@@ -23,11 +23,13 @@ import torch
 from torch import Tensor
 
 from starc.config import BeamSearch, apply_overrides
-from starc.errors import AnnotationError
+from starc.errors import AnnotationError, ConfigError
 from starc.inference import long_videos
 from starc.inference.long_videos import FrameRange
 from starc.inference.predict import Prediction, predict, split
 from starc.media.encoders import batches
+from starc.methods.folder import holds_method
+from starc.methods.folder import load as load_method
 from starc.model import checkpoint, saliency
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Batch, Collator
@@ -44,6 +46,7 @@ AT_ONCE = 16
 HEADLINES = ("CIDEr", "METEOR", "soda_c", "Bleu_4", "F1", "Precision", "Recall")
 INDICATORS = ("Recall@0.5", "Mean IoU", "Matched segments")
 """Of segment quality: the axes of the paper's correlation figure."""
+METHOD_LIMITS = "a set prediction model decodes greedily, from frames and its own memory bank"
 METHODS = ("uniform", "adaptive", "kmeans", "transport")
 
 
@@ -78,6 +81,13 @@ def evaluate(
     change the model's own, such as NO_VIDEO and NO_SPEECH of recipes.py.
     """
     begun = time.perf_counter()
+    if holds_method(chosen := _chosen(model)):
+        if store or beams or given_boundaries or settings:
+            raise ConfigError(
+                f"{chosen}: {METHOD_LIMITS}; leave --datastore, --beams, --given-boundaries, "
+                "--no-video and --no-speech out"
+            )
+        return _evaluate_method(chosen, Videos.read(annotations, features, None, subset=subset))
     loaded = open_model(model)
     changes = [setting.removeprefix("model.") for setting in settings]
     loaded.model.config = apply_overrides(loaded.config, changes)
@@ -100,6 +110,17 @@ def evaluate(
     )
 
 
+def _evaluate_method(folder: Path, videos: Videos) -> Evaluation:
+    """Answers of a method of starc.methods, which reads no speech."""
+    from starc.training.set_prediction import predict as predict_events  # imports this module
+
+    begun = time.perf_counter()
+    model = load_method(folder)
+    loading = time.perf_counter() - begun
+    predictions = predict_events(model, videos, range(len(videos)))
+    return Evaluation(predictions, videos.references, None, loading)
+
+
 def _require_given(annotations: Path | Sequence[Path], videos: Videos) -> None:
     """An error unless all events of one file can be described."""
     file, *others = [annotations] if isinstance(annotations, Path) else annotations
@@ -116,7 +137,11 @@ def _require_given(annotations: Path | Sequence[Path], videos: Videos) -> None:
 
 def open_model(folder: Path) -> Loaded:
     """A model folder, or the best model of a run folder."""
-    return checkpoint.load(folder / "best" if (folder / RECIPE).is_file() else folder)
+    return checkpoint.load(_chosen(folder))
+
+
+def _chosen(folder: Path) -> Path:
+    return folder / "best" if (folder / RECIPE).is_file() else folder
 
 
 def caption_videos(

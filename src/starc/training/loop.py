@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -22,20 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from starc.decoder.t5 import PAD
 from starc.errors import CheckpointError, ConfigError, DatastoreError, MissingExtra, StarcError
 from starc.model import checkpoint
 from starc.model.checkpoint import Loaded
-from starc.model.inputs import Batch, Collator
+from starc.model.inputs import Batch
 from starc.model.joint_space import JointSpace
 from starc.model.starc import Losses, STaRC
 from starc.processor import prepare
 from starc.retrieval.datastore import Datastore
 from starc.training.dataset import Part, Videos, batch_order, batches_per_epoch
 from starc.training.evaluate import as_annotations, caption_videos, headline_scores
-from starc.training.recipes import Recipe, TrainConfig, to_dict
+from starc.training.recipes import Recipe, SetRecipe, TrainConfig, to_dict
 from starc.training.run import PREDICTIONS, RunFolder, TensorBoard, WandB
 from starc_eval.annotations import VideoAnnotation, prediction_file
 
@@ -51,7 +51,8 @@ class Task:
     train: Videos
     validation: Videos | None
     store: Datastore | None
-    collate: Collator
+    collate: Any
+    """Batches of examples: a `Collator`, or that of another method."""
     joint: JointSpace | None = None
     """Kept beside the weights, for a model whose features are vectors of a joint space."""
 
@@ -71,8 +72,11 @@ def train(
     `fresh` names the parameters that came with no model to start from.
     """
     torch.manual_seed(recipe.train.seed)
-    prepare()
-    training = Training(recipe, task, run, model or STaRC(recipe.model), progress, fresh)
+    finish(Training(recipe, task, run, model or STaRC(recipe.model), progress, fresh), stop_after)
+
+
+def finish(training: Training, stop_after: int | None = None) -> None:
+    """Train to the end of the last epoch, or to step `stop_after`."""
     try:
         while training.step < training.steps:
             training.epoch(stop_after)
@@ -111,13 +115,14 @@ class Training:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: Recipe | SetRecipe,
         task: Task,
         run: RunFolder,
-        model: STaRC,
+        model: nn.Module,
         progress: Progress,
         fresh: Collection[str] = (),
     ) -> None:
+        prepare()
         self.recipe, self.task, self.run, self.progress = recipe, task, run, progress
         self.config = recipe.train
         self.accelerator = accelerator(self.config)
@@ -126,10 +131,9 @@ class Training:
         state = run.state()
         self._require_one_start(state)
         if state is not None:
-            saved = checkpoint.load(run.folder / "last", device="cpu").model
-            model.load_state_dict(saved.state_dict())
+            model.load_state_dict(self.read_weights(run.folder / "last"))
             self.step, self.best = state["step"], state["best"]
-        optimiser = adam(model, self.config, fresh)
+        optimiser = self.make_optimiser(model, fresh)
         self.model, self.optimiser = self.accelerator.prepare(model, optimiser)
         if state is not None:
             self.optimiser.load_state_dict(state["optimiser"])
@@ -139,7 +143,7 @@ class Training:
                     run.mark_best(run.folder / f"step-{self.step:06d}")
         else:
             self._save()  # so that a run killed before its first save begins with the same weights
-        parts = len(task.train.parts(self._window, random.Random(0)))
+        parts = len(task.train.parts(self.window, random.Random(0)))
         self.per_epoch = batches_per_epoch(parts, self.config)
         self.steps = self.per_epoch * self.config.epochs
         self.boards: list[TensorBoard | WandB] = []
@@ -148,11 +152,50 @@ class Training:
         if self.config.wandb and self.accelerator.is_main_process:
             self.boards.append(WandB(run, self.config.wandb, to_dict(recipe)))
 
+    # What is particular to STaRC; another method overrides it (set_prediction.py).
+
     @property
-    def _window(self) -> float:
+    def window(self) -> float:
         """Seconds of the parts that videos are cut into; 0: videos whole."""
+        assert isinstance(self.recipe, Recipe)
         windowing = self.recipe.model.windowing
         return windowing.seconds if windowing is not None and windowing.in_training else 0.0
+
+    def make_optimiser(self, model: Any, fresh: Collection[str]) -> torch.optim.Optimizer:
+        return adam(model, self.config, fresh)
+
+    def counts(self, part: Any) -> Tensor:
+        """What each loss is a mean over."""
+        return _counts(part)
+
+    def after_step(self, model: Any) -> None:
+        """Called with the plain model after each optimiser step."""
+        model.decoder.rescale_time_embeddings()
+
+    def predict(self, videos: Videos, indices: Iterable[int]) -> dict[str, VideoAnnotation]:
+        """Predicted events of validation videos."""
+        assert isinstance(self.recipe, Recipe)
+        task, decoding = self.task, self.recipe.model.decoding
+        loaded = Loaded(
+            model=self.accelerator.unwrap_model(self.model),
+            tokenizer=task.collate.tokenizer,
+            store=task.store,
+            folder=self.run.folder,
+            joint=task.joint,
+        )
+        search = replace(decoding, beams=self.config.validation_beams or decoding.beams)
+        return as_annotations(caption_videos(loaded, videos, indices, search=search), videos)
+
+    def read_weights(self, folder: Path) -> Mapping[str, Tensor]:
+        """The weights of a model folder of this run."""
+        return checkpoint.load(folder, device="cpu").model.state_dict()
+
+    def write_model(self, folder: Path, model: Any) -> None:
+        """Write a model folder."""
+        task = self.task
+        checkpoint.save(
+            folder, model, tokenizer=task.collate.tokenizer, store=task.store, joint=task.joint
+        )
 
     def close(self) -> None:
         """Write what is waiting to be written."""
@@ -163,7 +206,7 @@ class Training:
         """The rest of the epoch under way, then a save and a validation."""
         number, first = divmod(self.step, self.per_epoch)
         videos = self.task.train
-        cuts = videos.parts(self._window, random.Random(f"{self.config.seed}/{number}"))
+        cuts = videos.parts(self.window, random.Random(f"{self.config.seed}/{number}"))
         ordered = batch_order([videos.length(cut) for cut in cuts], self.config, number)
         planned = [[cuts[index] for index in batch] for batch in ordered[first:]]
         for parts, filled in self._prefetched(planned, number):
@@ -189,7 +232,7 @@ class Training:
         self.model.train()
         if not config.late_schedule:
             self._set_rate()
-        counts = torch.stack([_counts(part) for part in parts]).to(accelerator.device)
+        counts = torch.stack([self.counts(part) for part in parts]).to(accelerator.device)
         counts[len(parts) if filled is None else filled :] = 0
         everywhere = accelerator.reduce(counts.sum(0), reduction="sum").clamp(min=1)
         shares = counts * accelerator.num_processes / everywhere
@@ -208,7 +251,7 @@ class Training:
         used = first["lr"] / first["scale"]
         self.optimiser.step()
         self.optimiser.zero_grad()
-        accelerator.unwrap_model(self.model).decoder.rescale_time_embeddings()
+        self.after_step(accelerator.unwrap_model(self.model))
         if config.late_schedule:
             self._set_rate()
         names = sorted(seen[0])
@@ -245,20 +288,10 @@ class Training:
         if videos is None or not due:
             self._save(best=self.best == -math.inf)
             return
-        task, decoding = self.task, self.recipe.model.decoding
-        predictions = caption_videos(
-            Loaded(
-                model=accelerator.unwrap_model(self.model),
-                tokenizer=task.collate.tokenizer,
-                store=task.store,
-                folder=self.run.folder,
-                joint=task.joint,
-            ),
-            videos,
-            range(accelerator.process_index, len(videos), accelerator.num_processes),
-            search=replace(decoding, beams=config.validation_beams or decoding.beams),
+        mine = self.predict(
+            videos, range(accelerator.process_index, len(videos), accelerator.num_processes)
         )
-        utils, mine = _accelerate().utils, as_annotations(predictions, videos)
+        utils = _accelerate().utils
         everyone: dict[str, VideoAnnotation] = dict(utils.gather_object(list(mine.items())))
         scored = [headline_scores(everyone, videos) if accelerator.is_main_process else {}]
         metrics = utils.broadcast_object_list(scored)[0]
@@ -275,17 +308,10 @@ class Training:
         if not self.accelerator.is_main_process:
             return
         plain = self.accelerator.unwrap_model(self.model)
-        task = self.task
         state = {"step": self.step, "best": self.best, "is_best": best}
 
         def write(folder: Path) -> None:
-            checkpoint.save(
-                folder,
-                plain,
-                tokenizer=task.collate.tokenizer,
-                store=task.store,
-                joint=task.joint,
-            )
+            self.write_model(folder, plain)
             if predictions is not None:
                 text = prediction_file(predictions)
                 (folder / PREDICTIONS).write_bytes(text.encode("utf-8", "backslashreplace"))
@@ -370,7 +396,13 @@ def rate(step: int, steps: int, config: TrainConfig) -> float:
     if step < warm:
         return config.learning_rate * (step if config.late_schedule else step + 1) / warm
     done = (step - warm) / max(1, steps - warm)
-    left = {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done, "constant": 1.0}
+    epoch = step * config.epochs // max(1, steps)
+    left = {
+        "cosine": 0.5 * (1 + math.cos(math.pi * done)),
+        "linear": 1 - done,
+        "constant": 1.0,
+        "halving": 0.5 ** min(max(0, (epoch - 5) // 3), max(0, (config.epochs - 8) // 3)),
+    }
     return config.learning_rate * left[config.schedule]
 
 
@@ -400,7 +432,7 @@ def _size(parameter: Tensor) -> float:
     return max(float(parameter.detach().square().mean().sqrt()), 1e-3)
 
 
-def freeze(model: STaRC, patterns: Sequence[str]) -> None:
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Let the parameters whose names match a pattern stay as they are."""
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:

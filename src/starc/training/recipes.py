@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from starc import config as model_config
 from starc.config import (
@@ -29,6 +29,7 @@ from starc.config import (
     added,
 )
 from starc.errors import ConfigError
+from starc.methods import settings as methods
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,8 +48,9 @@ class TrainConfig:
     """Multiply a weight's rate by its size, as Adafactor does: for training from scratch."""
     fresh_rate: float | None = added(None)
     """Peak rate of the parts that --init did not bring; None: that of all others."""
-    schedule: Literal["cosine", "linear", "constant"] = added("cosine")
-    """How the rate goes on after the warm-up: down to 0 by a cosine or a line, or not at all."""
+    schedule: Literal["cosine", "linear", "constant", "halving"] = added("cosine")
+    """How the rate goes on after the warm-up: down to 0 by a cosine or a line, not at all, or by
+    half after epoch 8 and every third epoch from there (PDVC)."""
     warmup: float = 0.1
     """Share of all steps with a linearly rising rate."""
     betas: tuple[float, float] = added((0.9, 0.999))
@@ -90,6 +92,15 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SetRecipe:
+    """The same for a method of starc.methods; the data decide its features and vocabulary."""
+
+    model: methods.PdvcConfig = field(default_factory=methods.pdvc)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+AnyRecipe = TypeVar("AnyRecipe", Recipe, SetRecipe)
 NO_VIDEO = (
     "model.inputs.video=false",
     "model.swsa=none",
@@ -264,10 +275,45 @@ RECIPES = {
 }
 
 
+def _set_recipe(model: methods.PdvcConfig) -> SetRecipe:
+    # cfgs/yc2_tsn_pdvcl.yml and opts.py of github.com/ttengwang/PDVC; CM² has the same.
+    train = TrainConfig(
+        epochs=30,  # epoch
+        batch=1,  # batch_size
+        learning_rate=5e-5,  # lr
+        schedule="halving",  # learning_rate_decay_start, _every, _rate
+        warmup=0.0,
+        weight_decay=1e-4,  # weight_decay, added to the gradient (Adam)
+        clip=100.0,  # grad_clip
+        group_by_length=False,
+        select="METEOR",
+    )
+    return SetRecipe(model=model, train=train)
+
+
+def pdvc() -> SetRecipe:
+    """PDVC with its LSTM-DSA captioner, as published for YouCook2."""
+    return _set_recipe(methods.pdvc())
+
+
+def pdvc_light() -> SetRecipe:
+    """PDVC with its light captioner, as published for YouCook2."""
+    return _set_recipe(methods.pdvc_light())
+
+
+def cm2() -> SetRecipe:
+    """CM², as published for YouCook2; --datastore is its memory bank."""
+    return _set_recipe(methods.cm2())
+
+
+METHODS = {recipe.__name__: recipe for recipe in (pdvc, pdvc_light, cm2)}
+
+
 def recipe(name: str) -> Recipe:
     """The recipe of that name."""
     if name not in RECIPES:
-        raise ConfigError(f"recipe {name!r}: unknown; {model_config.suggest(name, RECIPES)}")
+        known = [*RECIPES, *METHODS]
+        raise ConfigError(f"recipe {name!r}: unknown; {model_config.suggest(name, known)}")
     return RECIPES[name]()
 
 
@@ -302,7 +348,7 @@ def settings(part: Any, prefix: str = "") -> Iterator[Setting]:
             yield Setting(name, shown, meanings.get(spec.name, ""))
 
 
-def to_dict(whole: Recipe) -> dict[str, Any]:
+def to_dict(whole: Recipe | SetRecipe) -> dict[str, Any]:
     """Plain dictionaries, ready for `json.dump`."""
     return model_config.to_dict(whole, training=True)
 
@@ -313,7 +359,13 @@ def from_dict(data: Mapping[str, Any]) -> Recipe:
     return _checked(whole)
 
 
-def apply_overrides(whole: Recipe, overrides: Sequence[str]) -> Recipe:
+def set_from_dict(data: Mapping[str, Any]) -> SetRecipe:
+    """The inverse of `to_dict` for a method of starc.methods; strict."""
+    whole: SetRecipe = model_config.build(SetRecipe, data, "recipe")
+    return _checked(whole)
+
+
+def apply_overrides(whole: AnyRecipe, overrides: Sequence[str]) -> AnyRecipe:
     """The recipe with `key=value` settings applied from left to right.
 
     `transport.centre=true` means `model.transport.centre=true`.
@@ -324,9 +376,15 @@ def apply_overrides(whole: Recipe, overrides: Sequence[str]) -> Recipe:
     return _checked(whole)
 
 
-def _checked(whole: Recipe) -> Recipe:
-    model_config.check(whole.model)
-    train, loss = whole.train, whole.model.loss
+def _checked(whole: AnyRecipe) -> AnyRecipe:
+    train = whole.train
+    if isinstance(whole, Recipe):
+        model_config.check(whole.model)
+        loss = whole.model.loss
+        if not 0 < loss.corruption < 1 or loss.corrupted_span < 1:
+            raise ConfigError(
+                "model.loss.corruption lies between 0 and 1, model.loss.corrupted_span begins at 1"
+            )
     for name, value, least in (
         ("train.epochs", train.epochs, 1),
         ("train.batch", train.batch, 1),
@@ -345,11 +403,8 @@ def _checked(whole: Recipe) -> Recipe:
         raise ConfigError("train.fresh_rate: needs train.learning_rate above 0; freeze the others")
     if not all(0 <= beta < 1 for beta in train.betas) or len(train.betas) != 2:
         raise ConfigError(f"train.betas: two numbers from 0 to below 1 (found {train.betas})")
-    if not 0 <= train.warmup < 1 or not 0 < loss.corruption < 1 or loss.corrupted_span < 1:
-        raise ConfigError(
-            "train.warmup and model.loss.corruption lie between 0 and 1, "
-            "model.loss.corrupted_span begins at 1"
-        )
+    if not 0 <= train.warmup < 1:
+        raise ConfigError(f"train.warmup: lies between 0 and 1 (found {train.warmup})")
     if train.batch % train.accumulate:
         raise ConfigError(
             f"train.accumulate: {train.accumulate} does not divide train.batch {train.batch}"

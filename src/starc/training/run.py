@@ -3,7 +3,8 @@
     recipe.json  manifest.json     what was asked, of which files, with which versions
     metrics.jsonl                  a line per step and per validation
     step-000120/                   a whole model folder, with training.pt to go on from and, where
-                                   it was validated, predictions.json as starc score reads it
+                                   it was validated, predictions.json as starc score reads it;
+                                   checksums.json is compared with the files on resume
     last, best                     links to such folders, moved in one step
     lock                           says that the folder is a run's
 
@@ -29,11 +30,12 @@ from typing import IO, Any
 import torch
 
 from starc.errors import CheckpointError, ConfigError, MissingExtra
-from starc.files.atomic import replacing, sweep
+from starc.files.atomic import flush, flush_all, make_folders, replacing, sweep
 from starc.model.checkpoint import require_own
+from starc.retrieval.captions import digest_of
 
 RECIPE, MANIFEST, METRICS, STATE = "recipe.json", "manifest.json", "metrics.jsonl", "training.pt"
-PREDICTIONS = "predictions.json"
+PREDICTIONS, CHECKSUMS = "predictions.json", "checksums.json"
 LOCK, TENSORBOARD, WANDB = "lock", "tensorboard", "wandb.json"
 """Inside the run's folder."""
 MARK = "A run of starc train; empty or gone, the folder is not known as one.\n"
@@ -62,7 +64,7 @@ class RunFolder:
             raise ConfigError(
                 f"{self.folder}: holds {taken}, which is not of a run; choose another folder"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder)
         self._lock = (self.folder / LOCK).open("a+", encoding="utf-8")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,6 +80,12 @@ class RunFolder:
             if _HALF.fullmatch(half.name):  # left by a kill
                 shutil.rmtree(half, ignore_errors=True)
         sweep((self.folder / name for name in (RECIPE, MANIFEST, METRICS)), alone=True)
+        if resume and (last := self.linked("last")):
+            try:
+                check_checksums(last)
+            except CheckpointError:
+                self.close()
+                raise
 
     def _taken(self) -> str | None:
         """A name in the folder that a run would use, unless a run of ours was begun here."""
@@ -150,6 +158,8 @@ class RunFolder:
             try:
                 write(half)
                 torch.save(dict(state), half / STATE)
+                write_checksums(half)
+                flush_all(half)
                 os.replace(half, target)
             except BaseException as error:
                 shutil.rmtree(half, ignore_errors=True)
@@ -186,12 +196,36 @@ class RunFolder:
         fresh.unlink(missing_ok=True)
         os.symlink(target.name, fresh)
         os.replace(fresh, self.folder / name)
+        flush(self.folder)  # before the old one goes
         wanted = {self.linked("last"), self.linked("best")}
         for old in self.folder.glob("step-*"):
             if old not in wanted and _STEP.fullmatch(old.name) and not old.is_symlink():
                 with suppress(CheckpointError):  # somebody keeps a file there
-                    require_own(old, STATE, PREDICTIONS)
+                    require_own(old, STATE, PREDICTIONS, CHECKSUMS)
                     shutil.rmtree(old, ignore_errors=True)
+
+
+def write_checksums(folder: Path) -> None:
+    """Keep the SHA-256 of what training goes on from; a datastore has its own."""
+    files = [path for path in folder.iterdir() if path.is_file() and path.name != PREDICTIONS]
+    sums = {path.name: digest_of(path) for path in files}
+    (folder / CHECKSUMS).write_text(json.dumps(sums, indent=1) + "\n", "utf-8")
+
+
+def check_checksums(folder: Path) -> None:
+    """An error if a file is not as it was saved; steps of earlier versions have no checksums."""
+    path = folder / CHECKSUMS
+    if not path.exists():
+        return
+    try:
+        for name, saved in json.loads(path.read_text("utf-8")).items():
+            if digest_of(folder / name) != saved:
+                raise CheckpointError(
+                    f"{folder / name}: damaged or edited (its checksum differs); copy it back, or "
+                    "start a new run"
+                )
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: cannot be compared ({error}); start a new run") from None
 
 
 def wait_until_free(folder: Path) -> None:

@@ -19,12 +19,13 @@ from starc.files import cache
 from starc.model import checkpoint, language_models
 from starc.model.checkpoint import Loaded
 from starc.model.inputs import Collator
+from starc.model.joint_space import JointSpace
 from starc.model.starc import STaRC
 from starc.retrieval.captions import digest_of, same_text
 from starc.retrieval.datastore import Datastore, open_datastore
-from starc.training import recipes
+from starc.training import recipes, set_prediction
 from starc.training.dataset import Videos
-from starc.training.loop import Progress, Task, accelerator, freeze
+from starc.training.loop import Progress, Task, accelerator, finish, freeze
 from starc.training.loop import train as train_loop
 from starc.training.recipes import Recipe
 from starc.training.run import MANIFEST, RECIPE, RunFolder, summary_writer, wandb
@@ -67,6 +68,8 @@ def run_training(
     """Train from files; a resumed run keeps the recipe and the files it began with."""
     main = os.environ.get("RANK", "0") == "0"
     on_note = on_note if main else lambda text: None
+    if name in recipes.METHODS:
+        return _train_method(name, files, folder, overrides, resume, progress, on_note)
     if resume:
         with RunFolder(folder, resume=True, main=main) as run:
             recipe = recipes.from_dict(run.read(RECIPE))
@@ -95,6 +98,45 @@ def run_training(
         run.write(MANIFEST, made_by)
         run.write(RECIPE, recipes.to_dict(recipe))
         train_loop(recipe, task, run, model=model, fresh=fresh, progress=progress)
+
+
+def _train_method(
+    name: str,
+    files: Files,
+    folder: Path,
+    overrides: Sequence[str],
+    resume: bool,
+    progress: Progress,
+    on_note: Note,
+) -> None:
+    """Train a method of starc.methods from scratch."""
+    main = os.environ.get("RANK", "0") == "0"
+    if files.init is not None:
+        raise ConfigError(f"--init: not available for {name}; it trains from scratch")
+    if files.annotations is None:
+        raise ConfigError("--annotations: this recipe learns annotated events; name their file")
+    if files.speech is not None:
+        on_note(f"note: {name} takes no speech; --speech is not used")
+    train = Videos.read(files.annotations, files.features, None, subset=files.subset)
+    recipe, task, model = set_prediction.prepare(
+        recipes.apply_overrides(recipes.METHODS[name](), overrides),
+        train,
+        _validation(files, train),
+        vocabulary=files.tokenizer,
+        datastore=files.datastore,
+    )
+    with RunFolder(folder, resume=resume, main=main) as run:
+        if resume:
+            kept = recipes.set_from_dict(run.read(RECIPE))
+            if kept != recipe:
+                raise ConfigError(f"{folder}: the run began with other settings or other data")
+            if main:
+                _require_same_files(run, files)
+        elif main:
+            run.write(MANIFEST, manifest(name, files, recipe))
+            run.write(RECIPE, recipes.to_dict(recipe))
+        torch.manual_seed(recipe.train.seed)
+        finish(set_prediction.SetTraining(recipe, task, run, model, progress))
 
 
 def _start(origin: Path, recipe: Recipe, files: Files) -> Loaded:
@@ -198,7 +240,7 @@ def initialised(start: Loaded, recipe: Recipe) -> STaRC:
     return model
 
 
-def manifest(name: str, files: Files, recipe: Recipe) -> dict[str, object]:
+def manifest(name: str, files: Files, recipe: Recipe | recipes.SetRecipe) -> dict[str, object]:
     """What made a run: recipe, files with their hashes, versions, seed."""
     return {
         "recipe": name,
@@ -253,19 +295,24 @@ def _task(recipe: Recipe, files: Files, start: Loaded | None, on_note: Note) -> 
         train = Videos.narrated(files.features, speech, joint=joint)
     else:
         raise ConfigError("--annotations: this recipe learns annotated events; name their file")
-    validation = None
-    if files.validation:
-        subset = files.validation_subset
-        validation = Videos.read(
-            files.validation, files.features, speech, subset=subset, joint=joint
-        )
-        if both := sorted({*train.ids} & {*validation.ids}):
-            raise AnnotationError(
-                f"--validation: {len(both)} videos are also trained on (one is {both[0]!r}); "
-                "name other files, or --subset and --validation-subset"
-            )
     store = _store(recipe, files, start, train, on_note)
-    return Task(train, validation, store, collate, joint)
+    return Task(train, _validation(files, train, speech, joint), store, collate, joint)
+
+
+def _validation(
+    files: Files, train: Videos, speech: Path | None = None, joint: JointSpace | None = None
+) -> Videos | None:
+    """The held-out videos, if any; none of them may be trained on."""
+    if not files.validation:
+        return None
+    subset = files.validation_subset
+    validation = Videos.read(files.validation, files.features, speech, subset=subset, joint=joint)
+    if both := sorted({*train.ids} & {*validation.ids}):
+        raise AnnotationError(
+            f"--validation: {len(both)} videos are also trained on (one is {both[0]!r}); "
+            "name other files, or --subset and --validation-subset"
+        )
+    return validation
 
 
 def _store(

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from starc.errors import StarcError, VideoError
-from starc.files.atomic import replacing
+from starc.files.atomic import make_folders, replacing
 from starc.media.video import probe
 from starc.types import Captioned, Event
-from starc.viewer.library import Item, read_item, version_path, versions_in
+from starc.viewer.library import LAST_VERSION, Item, read_item, version_path, versions_in
 from starc.viewer.records import read_captioned
 
 MOST_EVENTS = 5_000
@@ -165,6 +165,9 @@ def save(item: Item, events: Sequence[Edited | tuple[float, float, str]], *, see
     item = replace(item, versions=versions_in(item.edits))
     if seen != item.newest:
         raise EditConflict(item.newest)
+    if item.newest >= LAST_VERSION:
+        last = version_path(item.edits, item.newest).name
+        raise EditRefused((None, f"{last} is the last version there can be; rename that file"))
     current, original = draft(item), read_item(item, 0)
     if current is None:
         raise EditRefused((None, "this video has no record to correct"))
@@ -178,7 +181,7 @@ def save(item: Item, events: Sequence[Edited | tuple[float, float, str]], *, see
     )
     if item.edits.is_symlink() or item.edits.parent.is_symlink():
         raise EditRefused((None, "the folder of versions is a link; remove it"))
-    item.edits.mkdir(parents=True, exist_ok=True)
+    make_folders(item.edits)
     try:
         with replacing(version_path(item.edits, version), new=True) as file:
             json.dump(corrected.to_json(), file)

@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 import anyio.to_thread
 
 from starc.errors import StarcError, VideoError
-from starc.files.atomic import replacing
+from starc.files.atomic import UMASK, partial_file, replacing, sweep
 from starc.media.video import probe
 from starc.types import Captioned
 from starc.viewer.records import read_captioned, title_file
@@ -43,6 +43,8 @@ Caption = Callable[[Path, Progress, Callable[[], bool]], Captioned]
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 REMEMBERED = 50
 SPARE_DISK = 256 << 20
+UPLOAD = "upload"
+"""`.upload.….part` is a video that is being received."""
 KEPT = ("title", "source", "content")
 """Of the provenance of a record that is replaced: where its video lies, and what it is called."""
 
@@ -259,6 +261,11 @@ def _replace(captioned: Captioned, record: Path) -> Path:
     return record
 
 
+def sweep_uploads(folder: Path) -> None:
+    """Remove what servers that were killed had received."""
+    sweep([folder / UPLOAD])
+
+
 async def receive_upload(
     chunks: AsyncIterator[bytes], folder: Path, *, limit: int, announced: int | None
 ) -> Path:
@@ -271,18 +278,18 @@ async def receive_upload(
         raise UploadRefused(413, f"the video is larger than {limit >> 20} MB")
     if shutil.disk_usage(folder).free < (announced or 0) + SPARE_DISK:
         raise UploadRefused(507, "the disk is full; make room and try again")
+    sweep_uploads(folder)
     name = f"upload-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
-    part = folder / f".{name}.part"
     try:
-        with part.open("xb") as file:
-            kind = await _store(chunks, file.write, limit)
-        await anyio.to_thread.run_sync(probe, part)
-        path = folder / (name + kind)
-        part.rename(path)
+        with partial_file(folder / UPLOAD) as part:
+            with part.open("wb") as file:
+                kind = await _store(chunks, file.write, limit)
+            await anyio.to_thread.run_sync(probe, part)
+            path = folder / (name + kind)
+            part.chmod(0o666 & ~UMASK)
+            part.rename(path)
     except VideoError:
         raise UploadRefused(415, "this file cannot be read as a video") from None
-    finally:
-        part.unlink(missing_ok=True)
     return path
 
 

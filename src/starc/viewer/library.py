@@ -44,7 +44,9 @@ EDITS = ".edits"
 NOTHING_FOUND = "no event was found"
 """How the reason begins where no events were withheld, so that asking again cannot help."""
 MOST_FILES = 200_000
-_VERSION = re.compile(r"(\d{4,8})\.json")
+LAST_VERSION = 99_999_999
+_VERSION = re.compile(r"([0-9]{4}|[1-9][0-9]{4,7})\.json")
+"""As `version_path` writes it: a file that is found is the one that is read."""
 
 
 class VideoGone(VideoError):
@@ -328,7 +330,8 @@ def versions_in(folder: Path) -> tuple[int, ...]:
             names = [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
     except OSError:
         return ()
-    return tuple(sorted(int(m[1]) for name in names if (m := _VERSION.fullmatch(name))))
+    numbers = sorted(int(m[1]) for name in names if (m := _VERSION.fullmatch(name)))
+    return tuple(number for number in numbers if number)  # 0 is the record itself
 
 
 def _walk(folder: Path, *, deep: bool) -> _Listing:

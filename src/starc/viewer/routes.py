@@ -8,9 +8,11 @@ something is wrong; captions leave here as plain text and are never put together
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,7 +47,7 @@ STATIC = {
 }
 
 Id = Annotated[str, InPath(pattern="^[0-9a-f]{16}$")]
-Version = Annotated[int | None, Query(ge=0, le=99_999_999)]
+Version = Annotated[int | None, Query(ge=0, le=videos.LAST_VERSION)]
 
 
 class SafeJson(JSONResponse):
@@ -68,7 +70,7 @@ class SaveIn(BaseModel):
     """All events of a video, and the newest version that the editor has seen."""
 
     model_config = ConfigDict(extra="forbid")
-    seen: int = Field(ge=0, le=99_999_999)
+    seen: int = Field(ge=0, le=videos.LAST_VERSION)
     events: list[EventIn] = Field(max_length=edits.MOST_EVENTS)
 
 
@@ -109,15 +111,23 @@ class Viewer:
         self,
         q: Annotated[str, Query(max_length=200)] = "",
         limit: Annotated[int, Query(ge=1, le=200)] = 60,
+        skip: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
     ) -> Response:
-        """Captions and speech that answer a question, best first."""
-        best, total = search.search(self.library.items(), q, limit=limit)
+        """Captions and speech that answer a question, best first; and videos of that title."""
+        items = list(self.library.items())
+        best, total = search.search(items, q, limit=limit, skip=skip)
+        titles = [] if skip else search.by_title(items, q)
         moments = [
             {"id": item.id, "title": item.summary.title, "video": item.video is not None}
             | passage._asdict()
             for item, passage, _ in best
         ]
-        return SafeJson({"total": total, "words": search.words_of(q), "moments": moments})
+        named = [
+            {"id": item.id, "title": item.summary.title, "video": item.video is not None}
+            for item in titles[:limit]
+        ]
+        words = search.words_of(q)
+        return SafeJson({"total": total, "words": words, "titles": named, "moments": moments})
 
     def export_training(self) -> Response:
         """Annotations of every corrected video, as JSON Lines for `starc train`."""
@@ -352,6 +362,62 @@ def static_file(name: Annotated[str, InPath(max_length=80)]) -> Response:
     content, media_type = STATIC[name]
     return Response(content, media_type=media_type, headers={"Cache-Control": "no-cache"})
 
+
+class Threads:
+    """Answers requests in threads that the end of the server does not wait for.
+
+    Costly ones have a limit of their own, so that they leave threads to the others.
+    """
+
+    def __init__(self) -> None:
+        self._costly, self._all = asyncio.Semaphore(MOST_COSTLY), asyncio.Semaphore(MOST_THREADS)
+
+    def answering(self, function: Callable[..., Response]) -> Callable[..., Any]:
+        """The function as a coroutine, which FastAPI calls with the same arguments."""
+
+        @functools.wraps(function)
+        async def answer(**values: Any) -> Response:
+            costly = self._costly if function.__name__ in COSTLY else nullcontext()
+            try:
+                async with costly, self._all:
+                    return await _in_daemon(functools.partial(function, **values))
+            except asyncio.CancelledError:  # Ctrl-C: whoever still listens is told
+                return SafeJson({"message": "the server has ended"}, status_code=503)
+
+        return answer
+
+
+async def _in_daemon(call: Callable[[], Response]) -> Response:
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Response] = loop.create_future()
+
+    def settle(made: Response | BaseException) -> None:
+        if future.done():
+            return
+        if isinstance(made, BaseException):
+            future.set_exception(made)
+        else:
+            future.set_result(made)
+
+    def work() -> None:
+        made: Response | BaseException
+        try:
+            made = call()
+        except BaseException as error:
+            made = error
+        with suppress(RuntimeError):  # the server has ended meanwhile
+            loop.call_soon_threadsafe(settle, made)
+
+    threading.Thread(target=work, daemon=True).start()
+    return await future
+
+
+COSTLY = frozenset(
+    {"export_video", "export_training", "find_moments", "show_peaks", "show_thumbnail"}
+)
+"""Requests whose work grows with a video or with the library."""
+MOST_COSTLY, MOST_THREADS = 8, 40
+"""Of them, and of all requests, at once; more wait their turn."""
 
 ROUTES: tuple[tuple[str, str, Callable[..., Any]], ...] = (
     ("GET", "/api/library", Viewer.open_library),

@@ -82,8 +82,10 @@ def stem(word: str) -> str:
     return word[:-1] if doubled else word
 
 
-def search(items: Iterable[Item], query: str, *, limit: int) -> tuple[list[Moment], int]:
-    """The best moments, and how many there are in all."""
+def search(
+    items: Iterable[Item], query: str, *, limit: int, skip: int = 0
+) -> tuple[list[Moment], int]:
+    """The best moments after the first `skip`, and how many there are in all."""
     wanted = words_of(query)
     counts, passages = [0] * len(wanted), 0
     answers: list[tuple[Item, Passage, set[int]]] = []
@@ -99,9 +101,23 @@ def search(items: Iterable[Item], query: str, *, limit: int) -> tuple[list[Momen
         for item, passage, words in answers
     ]
     best = heapq.nsmallest(
-        limit, moments, key=lambda one: (-one.score, one.item.summary.title, one.passage.start)
+        skip + limit,
+        moments,
+        key=lambda one: (-one.score, one.item.summary.title, one.passage.start),
     )
-    return best, len(moments)
+    return best[skip:], len(moments)
+
+
+def by_title(items: Iterable[Item], query: str) -> list[Item]:
+    """Videos with every word in their titles, in the order of titles."""
+    wanted = words_of(query)
+    found = [item for item in items if wanted and _has_all(item.summary.title, wanted)]
+    return sorted(found, key=lambda item: item.summary.title)
+
+
+def _has_all(title: str, wanted: list[str]) -> bool:
+    text = folded(title).replace("_", " ")  # file names
+    return all(next(_places(text, word), None) is not None for word in wanted)
 
 
 def _matches(passages: tuple[Passage, ...], wanted: list[str]) -> dict[int, set[int]]:

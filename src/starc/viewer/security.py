@@ -26,7 +26,8 @@ from starlette.requests import cookie_parser
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-COOKIE = "starc_token"
+COOKIE = "starc_token_{port}"
+"""By port: to a browser all servers of a machine are one, and two pages would share a cookie."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 SECURITY_HEADERS = {
     # Trusted types make the browser itself refuse innerHTML: a caption can only ever be text.
@@ -73,6 +74,7 @@ class Guard:
     ) -> None:
         self.app = app
         self.proof = None if token is None else digest(token)
+        self.key = None if token is None else digest(f"key {token}")
         self.names = frozenset({"localhost", *(name.lower() for name in hosts)})
         self.body_limit = body_limit
         self.unlimited = frozenset(unlimited)
@@ -117,30 +119,40 @@ class Guard:
         return None
 
     def _login(self, scope: Scope) -> Response | None:
-        """None if the request proves the token; else a refusal, or a redirect that hands it out."""
-        if self.proof is None:
+        """None if the request proves the token; else a refusal, or a redirect that hands it out.
+
+        A browser sends the cookie to any server on this machine, so it opens our pages and nothing
+        else. What they ask for needs the key too, which they keep where other servers' pages have
+        no access (the storage of an origin, with its port).
+        """
+        if self.proof is None or self.key is None:
             return None
         headers = Headers(scope=scope)
-        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
-        bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        if _same(cookie, self.proof) or _same(digest(bearer), self.proof):
-            return None
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        name = COOKIE.format(port=urlsplit(f"//{headers['host']}").port or 80)
+        page = not scope["path"].startswith("/api/")
+        cookie = _same(cookie_parser(headers.get("cookie", "")).get(name, ""), self.proof)
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
         offered = query.pop("token", [""])[0]
         known = scope["method"] == "GET" and _same(digest(offered), self.proof)
+        if _same(digest(bearer), self.proof) or (known and not page):
+            return None
+        if cookie and not known and (page or _same(query.get("key", [""])[0], self.key)):
+            return None
         # A strict cookie is not sent along a road that begins on another site: whoever comes from
         # there gets a page that comes again by itself.
         from_elsewhere = headers.get("sec-fetch-site") == "cross-site"
-        if not known and (offered or not from_elsewhere):
+        if not known and (offered or not from_elsewhere or not page):
             return _plain(401, "a token is needed: open the address that `starc view` printed")
-        # The token leaves the address bar at once; only its digest stays, in the cookie.
+        # The token leaves the address bar at once; its digests stay, in the cookie and the storage.
         # A redirect must not leave this server: `//elsewhere` would be another site.
         rest = urlencode(query, doseq=True)
         target = "/" + quote(scope["path"].lstrip("/\\"), errors="replace")
         target += f"?{rest}" if rest else ""
+        target += f"#key={self.key}" if known else ""
         answer = _again(target) if from_elsewhere else RedirectResponse(target, 303)
         if known:
-            answer.set_cookie(COOKIE, self.proof, httponly=True, samesite="strict", path="/")
+            answer.set_cookie(name, self.proof, httponly=True, samesite="strict", path="/")
         return answer
 
     def _capped(self, scope: Scope, receive: Receive) -> Receive:

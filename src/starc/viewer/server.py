@@ -8,16 +8,18 @@ the viewer knows nothing of the model.
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import logging
 import secrets
 import socket
 import webbrowser
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -33,12 +35,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from starc.errors import ConfigError, StarcError
+from starc.files.scratch import scratch_folder
 from starc.viewer.comparison import Comparison
 from starc.viewer.edits import EXPORTS, Export
-from starc.viewer.jobs import Caption, JobQueue
+from starc.viewer.jobs import Caption, JobQueue, sweep_uploads
 from starc.viewer.library import Library
 from starc.viewer.previews import Previews
-from starc.viewer.routes import ROUTES, SafeJson, Viewer, static_file
+from starc.viewer.routes import ROUTES, SafeJson, Threads, Viewer, static_file
 from starc.viewer.security import Guard, is_loopback, without_folders
 
 __all__ = ["ServerLimits", "create_app", "serve"]
@@ -120,6 +123,15 @@ def _packed(start: Message, message: Message, asked: Headers) -> tuple[Message, 
     return {**start, "headers": headers.raw}, {**message, "body": body}
 
 
+def check_token(token: str) -> str:
+    """The token, if it is hard to guess."""
+    if len(token) < SHORTEST_TOKEN:
+        raise ConfigError(
+            f"token: {len(token)} characters can be guessed; give at least {SHORTEST_TOKEN}"
+        )
+    return token
+
+
 def create_app(
     folders: Sequence[Path],
     *,
@@ -140,15 +152,15 @@ def create_app(
     `hosts` are the names besides addresses and `localhost` that the server answers to.
     """
     limits = limits or ServerLimits()
-    if token is not None and len(token) < SHORTEST_TOKEN:
-        raise ConfigError(
-            f"token: {len(token)} characters can be guessed; give at least {SHORTEST_TOKEN}"
-        )
+    if token is not None:
+        check_token(token)
     library = Library([Path(folder) for folder in folders])
     queue = caption and JobQueue(
         caption, anyway=caption_anyway, workers=limits.workers, waiting=limits.waiting
     )
     uploads = next((root for root in library.roots if root.is_dir()), None) if queue else None
+    if uploads is not None:
+        sweep_uploads(uploads)
     viewer = Viewer(
         library=library,
         reference=Comparison(reference) if reference else None,
@@ -184,10 +196,12 @@ def _application(viewer: Viewer) -> FastAPI:
         default_response_class=SafeJson,
     )
     app.state.viewer = viewer
+    threads = Threads()
     for method, path, function in ROUTES:
+        answer = getattr(viewer, function.__name__)
         app.add_api_route(
             path,
-            getattr(viewer, function.__name__),
+            answer if asyncio.iscoroutinefunction(answer) else threads.answering(answer),
             methods=[method],
             response_class=Response,
             include_in_schema=method != "HEAD" and path != "/api/jobs/events",
@@ -246,9 +260,26 @@ def serve(
     address += f":{listener.getsockname()[1]}/" + (f"watch/{items[0].id}" if one else "")
     address += f"?token={quote(token, safe='')}" if token else ""
     announce(address)
-    if open_browser:
-        webbrowser.open(address)
-    uvicorn.Server(http_config(app)).run(sockets=[listener])
+    with _opened(address) if open_browser else nullcontext():
+        uvicorn.Server(http_config(app)).run(sockets=[listener])
+
+
+@contextmanager
+def _opened(address: str) -> Iterator[None]:
+    """Open a page in the browser by way of a private file.
+
+    Every user of the machine can read command lines, and the address holds the token.
+    """
+    with scratch_folder() as folder:
+        page = folder / "open.html"
+        page.touch(mode=0o600)
+        page.write_text(
+            '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+            f'<meta http-equiv="refresh" content="0;url={escape(address)}">\n',
+            encoding="utf-8",
+        )
+        webbrowser.open(page.as_uri())
+        yield
 
 
 def http_config(app: FastAPI) -> uvicorn.Config:

@@ -41,6 +41,24 @@ export const tests = {
     is(draft.dirty, false);
     is(draft.merge(keys(draft, 0)), null);
   },
+  "a caption is split at a letter, if there are words on both sides": (is) => {
+    const draft = heard();
+    draft.update(draft.events[0].key, { caption: "peel and wash" });
+    draft.split(draft.events[0].key, 2, 8);
+    is(spans(draft).slice(0, 2), [[1, 2, "peel and"], [2, 4, "wash"]]);
+    draft.split(draft.events[2].key, 6, 5);
+    is(spans(draft).slice(2), [[5, 6, "slice"], [6, 9.1234, "slice"]]);
+    is(origins(draft), ["person person", "person person", "person speech", "person speech"]);
+  },
+  "what did not move is as exact as it was": (is) => {
+    const draft = heard();
+    draft.update(draft.events[1].key, { start: 6 });
+    is(spans(draft)[1], [6, 9.1234, "slice"]);
+    draft.shift(keys(draft, 1), 0.1);
+    is(spans(draft)[1], [6.1, 9.2234, "slice"]);
+    draft.shift(keys(draft, 1), 0.2);
+    is(spans(draft)[1], [6.3, 9.4234, "slice"]);
+  },
   "several events move together, within the video": (is) => {
     const draft = make();
     is(draft.shift(keys(draft, 0, 1), 0.5), 0.5);

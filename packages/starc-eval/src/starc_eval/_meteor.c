@@ -13,7 +13,8 @@
 #include <string.h>
 
 enum { EXACT, STEM, SYNONYM, PARAPHRASE };
-enum { BEAM = 40, COUNTS = 23, FILTER_BITS = 4096, LONGEST = 1 << 20, ASKED = 1 << 14 };
+enum { BEAM = 40, COUNTS = 23, FILTER_BITS = 4096, ASKED = 1 << 14 };
+enum { LONGEST = 1 << 14, MOST_MATCHES = 1 << 20 }; /* as in alignment.py */
 
 /* Growing arrays: `reserve` makes room for at least `wanted` items of `size` bytes. */
 
@@ -57,6 +58,11 @@ typedef struct {
 } Phrase;
 
 typedef struct {
+    uint32_t node;
+    int32_t place;
+} Place; /* of a phrase in its sentence; a sentence's are sorted by node, then place */
+
+typedef struct {
     size_t words, phrases; /* places of the first ones */
     int32_t word_count, phrase_count, functions;
     uint64_t filter[FILTER_BITS / 64]; /* one bit for each phrase */
@@ -80,7 +86,7 @@ typedef struct {
     PyObject_HEAD
     Py_buffer node_words, child_starts, target_starts, targets;
     uint32_t nodes;
-    Store words, synsets, sentences, sentence_words, phrases;
+    Store words, synsets, sentences, sentence_words, phrases, places;
     size_t word_count, synset_count, sentence_count, sentence_word_count, phrase_count;
     uint64_t asked[ASKED]; /* pairs of words and whether they are synonyms, as last asked for */
     /* scratch of one pair */
@@ -100,7 +106,7 @@ static inline uint32_t filter_bit(uint32_t node)
 static int add_match(Aligner *self, int module, int32_t first, int32_t last, int32_t start,
                      int32_t stop)
 {
-    if (self->match_count >= INT32_MAX ||
+    if (self->match_count >= MOST_MATCHES ||
         reserve(&self->matches, self->match_count + 1, sizeof(Match)) < 0)
         return -1;
     int32_t number = (int32_t)self->match_count++;
@@ -174,16 +180,23 @@ static int match_phrases(Aligner *self, const Sentence *source, const Sentence *
     const uint32_t *starts = self->target_starts.buf, *targets = self->targets.buf;
     const Phrase *sources = ITEMS(Phrase, self->phrases) + source->phrases;
     const Phrase *wanted = ITEMS(Phrase, self->phrases) + target->phrases;
+    const Place *places = ITEMS(Place, self->places) + target->phrases;
     for (int32_t s = 0; s < source->phrase_count; s++) {
         const Phrase *from = sources + s;
         for (uint32_t t = starts[from->node]; t < starts[from->node + 1]; t++) {
             uint32_t bit = filter_bit(targets[t]);
             if (!(target->filter[bit / 64] >> (bit % 64) & 1))
                 continue;
-            for (int32_t w = 0; w < target->phrase_count; w++) {
-                const Phrase *to = wanted + w;
-                if (to->node != targets[t])
-                    continue;
+            int32_t low = 0, high = target->phrase_count;
+            while (low < high) {
+                int32_t middle = low + (high - low) / 2;
+                if (places[middle].node < targets[t])
+                    low = middle + 1;
+                else
+                    high = middle;
+            }
+            for (; low < target->phrase_count && places[low].node == targets[t]; low++) {
+                const Phrase *to = wanted + places[low].place;
                 const Phrase *two = backwards ? from : to, *one = backwards ? to : from;
                 if (add_match(self, PARAPHRASE, two->start, two->stop, one->start, one->stop) < 0)
                     return -1;
@@ -532,7 +545,8 @@ static void Aligner_dealloc(Aligner *self)
     PyBuffer_Release(&self->target_starts);
     PyBuffer_Release(&self->targets);
     Store *stores[] = {&self->words,         &self->synsets,    &self->sentences,
-                       &self->sentence_words, &self->phrases,    &self->matches,
+                       &self->sentence_words, &self->phrases,    &self->places,
+                       &self->matches,
                        &self->heads,         &self->tails,      &self->used_times,
                        &self->covered_times, &self->given,      &self->bits,
                        &self->links};
@@ -612,6 +626,13 @@ static uint32_t child(const Aligner *self, uint32_t node, int32_t number)
     return low < end && words[low] == number ? low : 0;
 }
 
+static int by_node(const void *a, const void *b)
+{
+    const Place *x = a, *y = b;
+    return x->node != y->node ? (x->node > y->node) - (x->node < y->node)
+                              : (x->place > y->place) - (x->place < y->place);
+}
+
 static int add_phrases(Aligner *self, Sentence *sentence)
 {
     const Word *words = self->words.items;
@@ -634,6 +655,15 @@ static int add_phrases(Aligner *self, Sentence *sentence)
     if (count - self->phrase_count > INT32_MAX)
         return -1;
     sentence->phrase_count = (int32_t)(count - self->phrase_count);
+    if (reserve(&self->places, count, sizeof(Place)) < 0)
+        return -1;
+    for (int32_t i = 0; i < sentence->phrase_count; i++) {
+        size_t at = sentence->phrases + (size_t)i;
+        ITEMS(Place, self->places)[at] = (Place){ITEMS(Phrase, self->phrases)[at].node, i};
+    }
+    if (sentence->phrase_count)
+        qsort(ITEMS(Place, self->places) + sentence->phrases, (size_t)sentence->phrase_count,
+              sizeof(Place), by_node);
     self->phrase_count = count;
     return 0;
 }
@@ -700,7 +730,12 @@ static int one_pair(Aligner *self, PyObject *pair, int32_t *counts)
     }
     const Sentence *sentences = self->sentences.items;
     if (count_pair(self, sentences + hypothesis, sentences + reference, counts) < 0) {
-        PyErr_NoMemory();
+        PyObject *numbers = NULL;
+        if (self->match_count < MOST_MATCHES)
+            PyErr_NoMemory();
+        else if ((numbers = Py_BuildValue("nn", hypothesis, reference)) != NULL)
+            PyErr_SetObject(PyExc_OverflowError, numbers);
+        Py_XDECREF(numbers);
         return -1;
     }
     return 0;

@@ -21,6 +21,8 @@ BEAM = 40
 EXACT, STEM, SYNONYM, PARAPHRASE = range(4)
 KEPT_REACHES, KEPT_TARGETS = 512, 1 << 14
 """Sentences and phrases whose paraphrases stay in memory."""
+LONGEST, MOST_MATCHES = 1 << 14, 1 << 20
+"""Words of a sentence, and possible matches of a pair: 1,024 equal words with as many."""
 
 _rank = itemgetter(0)
 _first = itemgetter(3)
@@ -114,11 +116,16 @@ class Aligner:
 
     def add_sentence(self, words: Sequence[int]) -> int:
         """Make a sentence known."""
+        if len(words) > LONGEST:
+            raise ValueError(f"a sentence has at most {LONGEST} words, got {len(words)}")
         self._sentences.append(_Sentence(words, self))
         return len(self._sentences) - 1
 
     def statistics(self, pairs: Iterable[tuple[int, int]]) -> bytes:
-        """The counts of (hypothesis, reference) pairs, 23 int32 each."""
+        """The counts of (hypothesis, reference) pairs, 23 int32 each.
+
+        A pair with more than MOST_MATCHES possible matches is an OverflowError of its numbers.
+        """
         counts = (self._statistics(hypothesis, reference) for hypothesis, reference in pairs)
         return array("i", chain.from_iterable(counts)).tobytes()
 
@@ -163,6 +170,8 @@ class Aligner:
         matches: list[Match] = []
 
         def add(module: int, first: int, last: int, start: int, stop: int) -> None:
+            if len(matches) >= MOST_MATCHES:
+                raise OverflowError(hypothesis, reference)
             length, width = stop - start, last - first
             gain = length + width if module == EXACT else length // 2 + width // 2
             used, covered = ((1 << length) - 1) << start, ((1 << width) - 1) << first

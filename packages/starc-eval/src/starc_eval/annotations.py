@@ -107,13 +107,13 @@ class VideoAnnotation:
 
 def video_id(name: str) -> str:
     """The id by which files of different projects meet: no `v_`, no `.mp4`."""
-    stem, ending = os.path.splitext(name)
-    while ending.lower() in VIDEO_ENDINGS:
-        name = stem
-        stem, ending = os.path.splitext(name)
-    while name.startswith("v_") and name != "v_":
-        name = name[2:]
-    return name
+    first = len(name) - len(os.path.basename(name).lstrip("."))  # a hidden file has no ending
+    start, end = 0, len(name)
+    while (dot := name.rfind(".", first + 1, end)) >= 0 and name[dot:end].lower() in VIDEO_ENDINGS:
+        end = dot
+    while name.startswith("v_", start, end) and end > start + 2:
+        start += 2
+    return name[start:end]
 
 
 def read_annotations(path: str | Path, *, subset: str | None = None) -> dict[str, VideoAnnotation]:

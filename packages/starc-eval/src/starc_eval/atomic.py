@@ -10,6 +10,7 @@ A link is written through, a file keeps its mode, and a device or a pipe is neve
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import sys
@@ -24,6 +25,9 @@ if sys.platform != "win32":
 
 UMASK = os.umask(0o077)
 os.umask(UMASK)  # asked once: between two such calls another thread's files would be wrong
+
+ROOMY = 200
+"""Bytes of a name to which something can be added."""
 
 
 @contextmanager
@@ -47,7 +51,7 @@ def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
     path = Path(path) if new else _target(Path(path))
     kept = not new and path.exists()
     mode = stat.S_IMODE(path.stat().st_mode) if kept else 0o666 & ~UMASK
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{short(path.name)}.", suffix=".part", dir=path.parent)
     part = Path(name)
     try:
         lock(handle)
@@ -64,6 +68,12 @@ def replacing_path(path: str | Path, *, new: bool = False) -> Iterator[Path]:
         raise
     finally:
         os.close(handle)
+
+
+def short(name: str) -> str:
+    """A name that has room for more: one of 255 bytes, the longest there is, by its hash."""
+    data = os.fsencode(name)
+    return name if len(data) <= ROOMY else hashlib.sha256(data).hexdigest()
 
 
 def _target(path: Path) -> Path:

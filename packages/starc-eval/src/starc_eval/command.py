@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starc_eval.errors import StarcError
+from starc_eval.terminal import open_closed_streams, visible
 
 if TYPE_CHECKING:
     from starc_eval.meteor import Meteor
@@ -31,6 +32,7 @@ TITLE = "Indexing METEOR's paraphrases (once)"
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; one line on stderr for whatever a user can fix."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -51,13 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except MemoryError:
         code, words = 1, "out of memory; use a smaller file or close other programs"
     if words:
-        sys.stderr.write(f"starc-eval: {words}\n")
+        sys.stderr.write(f"starc-eval: {visible(words)}\n")
     raise SystemExit(code)
 
 
 def parser() -> argparse.ArgumentParser:
     """The options, which are those of `starc score`."""
-    from starc_eval.report import PROTOCOLS
+    from starc_eval.report import METRICS, PROTOCOLS, USUAL_METRICS
 
     parser = argparse.ArgumentParser(
         prog="starc-eval",
@@ -68,6 +70,12 @@ def parser() -> argparse.ArgumentParser:
     add("predictions", type=Path, help="what a system predicted")
     add("references", type=Path, nargs="+", help="one or more annotation files")
     add("--protocol", choices=PROTOCOLS, default="published", help="default: published")
+    add(
+        "--metrics",
+        type=metric_names,
+        metavar="A,B",
+        help=f"what to compute, of {','.join(METRICS)}; default: {','.join(USUAL_METRICS)}",
+    )
     add("--allow-missing", action="store_true", help="skip reference videos without prediction")
     add(
         "--compare",
@@ -89,6 +97,16 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
+def metric_names(text: str) -> list[str]:
+    """Metrics separated by commas; a usage error if one of them is unknown."""
+    from starc_eval.report import METRICS
+
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in METRICS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(METRICS)}")
+    return names
+
+
 def _score(options: argparse.Namespace) -> None:
     from starc_eval.atomic import replacing
     from starc_eval.tables import per_video_csv
@@ -103,6 +121,7 @@ def _score(options: argparse.Namespace) -> None:
         options.references,
         compare=options.compare,
         protocol=options.protocol,
+        metrics=options.metrics,
         allow_missing=options.allow_missing,
         subset=options.subset,
         annotators=options.annotators,
@@ -121,6 +140,7 @@ def run(
     *,
     compare: Path | None,
     protocol: Protocol,
+    metrics: Sequence[str] | None,
     allow_missing: bool,
     subset: str | None,
     annotators: Annotators,
@@ -136,6 +156,7 @@ def run(
                 file,
                 references,
                 protocol=protocol,
+                metrics=metrics,
                 allow_missing=allow_missing,
                 subset=subset,
                 annotators=annotators,

@@ -21,7 +21,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from starc_eval.alignment import Aligner
+from starc_eval.alignment import LONGEST, MOST_MATCHES, Aligner
+from starc_eval.errors import AnnotationError
 from starc_eval.meteor_data import Sources, open_index
 from starc_eval.pairs import Floats, Ints
 
@@ -75,6 +76,11 @@ class Meteor:
 
     def _add_sentence(self, text: str) -> int:
         words = normalise(text, self._index.prefixes)
+        if len(words) > LONGEST:
+            raise AnnotationError(
+                f"METEOR: {text!r:.40}… has {len(words):,} words, {LONGEST:,} can be compared; "
+                "shorten the captions"
+            )
         return self._aligner.add_sentence([*map(self._words.__getitem__, words)])
 
     def statistics(self, hypothesis: str, reference: str) -> tuple[int, ...]:
@@ -101,7 +107,15 @@ class Meteor:
             map(references.__getitem__, reference_X.tolist()),
             strict=True,
         )
-        counts_X = np.frombuffer(self._aligner.statistics(numbers), np.int32).reshape(-1, COUNTS)
+        try:
+            counts_X = np.frombuffer(self._aligner.statistics(numbers), np.int32)
+        except OverflowError as error:
+            both = " and ".join(f"{self._sentences.text(n)!r:.40}…" for n in error.args)
+            raise AnnotationError(
+                f"METEOR: {both} have too many equal or similar words (over {MOST_MATCHES:,} pairs "
+                "of them); shorten the captions"
+            ) from None
+        counts_X = counts_X.reshape(-1, COUNTS)
         if several := [c for c in wanted if SEPARATOR in texts[c]]:
             counts_X = counts_X.copy()
             for place in np.flatnonzero(np.isin(reference_X, several)).tolist():
@@ -129,6 +143,9 @@ class _Numbers(dict[str, int]):
     def __missing__(self, text: str) -> int:
         number = self[text] = self._make(text)
         return number
+
+    def text(self, number: int) -> str:
+        return next(text for text, known in self.items() if known == number)
 
 
 def aggregate(statistics: Counts) -> float:

@@ -19,6 +19,13 @@ LARGEST = 1 << 30
 PIECE = 1 << 20
 
 
+def regular(path: Path) -> Path:
+    """The path, for libraries that open it themselves; OSError if it is a pipe or a device."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
+
+
 def read_bytes(path: Path, *, most: int = LARGEST, text: bool = False) -> bytes:
     """All of a file; `text` may hold no zero byte."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))

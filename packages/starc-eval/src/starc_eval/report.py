@@ -43,20 +43,39 @@ from starc_eval.pairs import (
     distinct,
     groups,
 )
-from starc_eval.soda import soda
-from starc_eval.tokens import OneText, tokenise
+from starc_eval.queries import GROUNDING_TIOUS, Scores, find_moments, ground, read_queries
+from starc_eval.repetition import LOCALISED, REPETITION, repeats, repetition
+from starc_eval.segmentation import NEAR, SEGMENTATION, UNIT, segmentation
+from starc_eval.soda import Soda, soda
+from starc_eval.soda_merged import MERGED, Texts, soda_merged
+from starc_eval.tokens import LONGEST_RUN, OneText, tokenise, too_long
 
 TIOUS = (0.3, 0.5, 0.7, 0.9)
 SECONDS = (1, 3, 5, 10, 30, 60)
 CAPTION_METRICS = ("METEOR", "CIDEr", "Rouge-L", "Bleu_1", "Bleu_2", "Bleu_3", "Bleu_4")
 LOCALISATION = ("F1", "Precision", "Recall")
-METRICS = ("captions", "localisation", "soda")
-"""What can be asked for: caption metrics, precision and recall, SODA_c."""
+LOCALISED_DUPLICATES = "Localised_duplicates"
+USUAL_METRICS = ("captions", "localisation", "soda")
+"""What is computed unless asked: caption metrics, precision and recall, SODA_c."""
+METRICS = (*USUAL_METRICS, "soda_m", "segmentation", "repetition")
+"""What can be asked for."""
+# fmt: off
+_HEADLINE = (
+    *CAPTION_METRICS, "soda_c", "soda_m", *LOCALISATION, *SEGMENTATION, *REPETITION,
+    LOCALISED_DUPLICATES,
+)
+# fmt: on
+"""Metrics that stand for a system, in the order of signatures and comparisons."""
 _RESAMPLES = 256
 """Resamples drawn at a time."""
 
 Annotators = Literal["apart", "together"]
-Protocol = Literal["published", "pdvc", "pdvc2018", "paragraph", "proposals", "chapters", "titles"]
+# fmt: off
+Protocol = Literal[
+    "published", "pdvc", "pdvc2018", "paragraph", "proposals", "chapters", "titles", "grounding",
+    "vid2seq2023", "pdvc2021", "vidchapters2023", "qvhighlights2021",
+]
+# fmt: on
 PROTOCOLS: dict[Protocol, str] = {
     "published": "dense captions, as the papers report them",
     "pdvc": "the same, missing videos count 0",
@@ -65,13 +84,29 @@ PROTOCOLS: dict[Protocol, str] = {
     "proposals": "where events lie, whatever their captions say",
     "chapters": "VidChapters': dense captions, boundaries at 3 s, 5 s, tIoU 0.5, 0.7",
     "titles": "VidChapters' with given boundaries: each title against its own",
+    "grounding": "where the moment lies that a sentence names: R@1, R@5 by tIoU, mean tIoU",
+    "vid2seq2023": "dense captions as Vid2Seq's own evaluator scores them",
+    "pdvc2021": "pdvc2018, with which the paper's scores were made",
+    "vidchapters2023": "chapters",
+    "qvhighlights2021": "moments and highlights of queries in QVHighlights' files",
 }
+_SAME_AS: dict[Protocol, Protocol] = {"pdvc2021": "pdvc2018", "vidchapters2023": "chapters"}
+"""Protocols that are another under the name of a paper."""
+QUERIES = ("grounding", "qvhighlights2021")
+"""Protocols of queries, which have no captions to score."""
 _ZEROED = ("pdvc", "pdvc2018", "paragraph")
 """Protocols in which a missing video counts 0."""
 _UNMATCHED = {"pdvc2018": "abc123!@#"}
 """What predictions without a match are paired with, where it is not any unknown word."""
-_ONE_TEXT = ("published", "pdvc", "pdvc2018", "chapters")
-"""Protocols whose captions can be tokenised as one text."""
+_DENSE = ("published", "pdvc", "pdvc2018", "chapters", "vid2seq2023")
+"""Protocols of events and their captions, in which metrics can be chosen and captions can be
+tokenised as one text."""
+_WITHOUT_CAPTIONS = ("localisation", "segmentation")
+"""Metrics of proposals."""
+MOST_PAIRS = 1_000_000
+"""Of a video's predicted and reference events that overlap: each pair is compared by METEOR."""
+PART = 1 << 16
+"""Pairs whose counts are in memory at once."""
 _SAME_SPAN = 0.01
 """Seconds by which a given boundary may be off (files round)."""
 Videos = Mapping[str, VideoAnnotation]
@@ -90,13 +125,16 @@ class Report:
     """Recall@0.5, mean IoU and matched segments of the paper's correlation figure."""
     soda_by_reference: list[tuple[float, float, float]]
     """SODA_c precision, recall and F1 against each reference file."""
+    reference_repetition: dict[str, float]
+    """How much the references repeat themselves, beside the same metrics of the predictions."""
     videos: tuple[str, ...]
+    """What has been scored: videos, or queries in a protocol of QUERIES."""
     per_video: dict[str, Floats]
     """A value for each of `videos`."""
     predicted: int
-    """Reference videos that have a prediction."""
+    """Reference videos that have a prediction (qvhighlights2021: queries)."""
     total: int
-    """Reference videos."""
+    """Reference videos (qvhighlights2021: queries)."""
     events: int
     """Predicted events in them."""
     references: int
@@ -109,17 +147,31 @@ class Report:
     @property
     def signature(self) -> str:
         """One line that makes two scores comparable."""
-        names = [name for name in (*CAPTION_METRICS, "soda_c", "F1") if name in self.metrics]
-        tious = f"tiou:{','.join(map(str, TIOUS))} | " if self.per_tiou or "F1" in names else ""
-        captions = "METEOR" in names or "soda_c" in names
+        names = [name for name in _HEADLINE if name in self.metrics]
+        names = [name for name in names if name not in ("Precision", "Recall")]  # F1 stands for all
+        names = [*self.metrics] if self.protocol in QUERIES else names
+        tious: Sequence[float] = TIOUS if self.per_tiou or "F1" in names else ()
+        tious = GROUNDING_TIOUS if self.protocol == "grounding" else tious
         words = "letters" if self.protocol == "paragraph" else "ptb-3.4.1"
         words += "-one-text" if self.one_text else ""
-        tokens = f"tok:{words} | meteor:1.5 | " if captions else ""
-        return (
-            f"metrics:{','.join(names)} | {tious}{tokens}protocol:{self.protocol} | "
-            f"refs:{self.references} | videos:{self.predicted}/{self.total} | "
-            f"starc-eval:{version('starc-eval')}"
-        )
+        parts = {
+            "metrics": ",".join(names),
+            "tiou": ",".join(map(str, tious)),
+            "tok": words if {"METEOR", "soda_c", "soda_m", "Rep_4"} & {*names} else "",
+            "meteor": "1.5" if {"METEOR", "soda_c", "soda_m"} & {*names} else "",
+            "merged": str(MERGED) if "soda_m" in names else "",
+            "boundaries": f"{UNIT:g}s,near-{NEAR * UNIT:g}s" if "Pk" in names else "",
+            "protocol": self.protocol,
+            "refs": str(self.references),
+            self.counted: f"{self.predicted}/{self.total}",
+            "starc-eval": version("starc-eval"),
+        }
+        return " | ".join(f"{key}:{value}" for key, value in parts.items() if value)
+
+    @property
+    def counted(self) -> str:
+        """What `predicted` and `total` count."""
+        return "queries" if self.protocol == "qvhighlights2021" else "videos"
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the values per video."""
@@ -128,7 +180,8 @@ class Report:
             "per_tiou": self.per_tiou,
             "segments": self.segments,
             "soda_by_reference": self.soda_by_reference,
-            "videos": {"predicted": self.predicted, "total": self.total},
+            "reference_repetition": self.reference_repetition,
+            self.counted: {"predicted": self.predicted, "total": self.total},
             "events": self.events,
             "protocol": self.protocol,
             "notes": list(self.notes),
@@ -143,7 +196,7 @@ def score(
     protocol: Protocol = "published",
     allow_missing: bool = False,
     subset: str | None = None,
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] | None = None,
     annotators: Annotators = "apart",
     one_text: bool = False,
     meteor: Callable[[], Meteor] = Meteor,
@@ -155,24 +208,28 @@ def score(
     annotators within one file (ViTT) are scored "apart", each annotation as a video of its own, as
     the published ViTT scores are; or "together", as several files are. `one_text` tokenises the
     captions of a run as lines of one text, as the published evaluator does, instead of alone.
+    `metrics`, some of METRICS, are USUAL_METRICS unless given.
     """
-    if not metrics or not set(metrics) <= set(METRICS):
+    if metrics is not None and (not metrics or not set(metrics) <= set(METRICS)):
         raise ValueError(f"metrics must be among {METRICS}, got {tuple(metrics)}")
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be among {tuple(PROTOCOLS)}, got {protocol!r}")
     if annotators not in ("apart", "together"):
         raise ValueError(f"annotators must be 'apart' or 'together', got {annotators!r}")
-    if one_text and protocol not in _ONE_TEXT:
+    kind = _SAME_AS.get(protocol, protocol)
+    if one_text and kind not in _DENSE:
         raise AnnotationError(
             f"one text: the protocol {protocol} does not have it; leave it out, or take one of "
-            f"{', '.join(_ONE_TEXT)}"
+            f"{', '.join(_DENSE)}"
         )
+    wanted = _wanted(kind, metrics)
     if isinstance(references, str | Path | Mapping):
         references = [references]
     if not references:
         raise ValueError("at least one reference is needed")
-    proposals = protocol == "proposals"
-    read = read_proposals if proposals else read_predictions
+    if kind == "qvhighlights2021":
+        return _queries(predictions, references, allow_missing=allow_missing)
+    read = read_proposals if kind == "proposals" else read_predictions
     name, predicted = _named(predictions, "predictions", read)
     annotated = partial(read_references, subset=subset)
     named = [_named(file, "references", annotated) for file in references]
@@ -180,42 +237,142 @@ def score(
     predicted = _by_annotation(predicted, [file for _, file in named], annotators)
     if annotators == "together":
         named = [(source, part) for source, file in named for part in _by_annotator(file)]
-    zeroed = protocol in _ZEROED
+    if kind not in ("proposals", "grounding"):
+        _check_runs([(name, predicted), *named])
+    zeroed = kind in _ZEROED
     videos = _check(name, predicted, named, may_miss=allow_missing or zeroed)
     files = [file for _, file in named]
     scored = videos if zeroed else [video for video in videos if video in predicted]
-    if protocol == "paragraph":
+    notes = [*_notes(predicted, videos, kind), *_annotator_notes(several, annotators)]
+    rows: Sequence[str] = scored
+    if kind == "paragraph":
         measured = _paragraphs(predicted, files, scored, meteor())
-    elif protocol == "titles":
+    elif kind == "titles":
         measured = _titles(name, predicted, named, scored, meteor())
+    elif kind == "grounding":
+        found = ground(predicted, files, scored)
+        measured, rows = _from_queries(found), found.queries
+        if unanswered := len(rows) - found.answered:
+            notes.append(f"{unanswered} of {len(rows)} queries have no answer and count as 0")
     else:
-        wanted = ("localisation",) if proposals else metrics
-        unmatched = _UNMATCHED.get(protocol, UNMATCHED)
-        events = corpus(predicted, files, scored, unmatched)
-        measured = _dense(events, wanted, meteor, one_text=one_text)
+        if kind == "vid2seq2023":
+            predicted, *files = (_forwards(file) for file in (predicted, *files))
+        events = corpus(predicted, files, scored, _UNMATCHED.get(kind, UNMATCHED))
+        measured = _dense(events, wanted, meteor, one_text=one_text, vid2seq=kind == "vid2seq2023")
+        if "segmentation" in wanted:
+            per_video = _segmentation(predicted, files, scored)
+            measured["per_video"] |= per_video
+            measured["metrics"] |= {each: float(x_V.mean()) for each, x_V in per_video.items()}
     return Report(
         **measured,
-        videos=tuple(scored),
+        videos=tuple(rows),
         predicted=sum(video in predicted for video in videos),
         total=len(videos),
         events=sum(len(predicted[video].spans) for video in scored if video in predicted),
         references=len(files),
         protocol=protocol,
         one_text=one_text,
-        notes=(*_notes(predicted, videos, protocol), *_annotator_notes(several, annotators)),
+        notes=tuple(notes),
     )
 
 
+def _wanted(protocol: Protocol, metrics: Sequence[str] | None) -> Sequence[str]:
+    """The metrics to compute; AnnotationError where the protocol does not have them."""
+    has: Sequence[str] = METRICS if protocol in _DENSE else ()
+    has = _WITHOUT_CAPTIONS if protocol == "proposals" else has
+    if metrics is None:
+        return [name for name in USUAL_METRICS if name in has]
+    if missing := [name for name in metrics if name not in has]:
+        rest = f"it has {', '.join(has)}" if has else "its metrics cannot be chosen"
+        raise AnnotationError(
+            f"metrics: the protocol {protocol} does not have {', '.join(missing)}; {rest}"
+        )
+    return metrics
+
+
+def _queries(predictions: File, references: Sequence[File], *, allow_missing: bool) -> Report:
+    """The report on QVHighlights' files."""
+    if (
+        len(references) > 1
+        or isinstance(predictions, Mapping)
+        or isinstance(references[0], Mapping)
+    ):
+        raise AnnotationError(
+            "qvhighlights2021: name two files in QVHighlights' format, predictions and reference"
+        )
+    predicted = read_queries(predictions, annotated=False)
+    annotated = read_queries(references[0], annotated=True)
+    missing = [name for name in annotated if name not in predicted]
+    if len(missing) == len(annotated) or (missing and not allow_missing):
+        raise AnnotationError(
+            f"{predictions}: {len(annotated) - len(missing)} of {len(annotated)} queries "
+            f"predicted, missing {_some(missing)}; predict them, or --allow-missing to skip them"
+        )
+    found = find_moments(predicted, {k: q for k, q in annotated.items() if k in predicted})
+    if not found.metrics:
+        said, wanted = (
+            "windows" if next(iter(each.values())).moments is None else "saliency"
+            for each in (predicted, annotated)
+        )
+        raise AnnotationError(
+            f"{predictions}: has no {said}, and {references[0]} no {wanted}; give files that have "
+            "one of them in common"
+        )
+    counts = {
+        "queries have no prediction and are left out, which flatters the scores": len(missing),
+        "predicted queries are not in the reference and are ignored": len(
+            predicted.keys() - annotated.keys()
+        ),
+    }
+    return Report(
+        **_from_queries(found),
+        videos=found.queries,
+        predicted=len(annotated) - len(missing),
+        total=len(annotated),
+        events=sum(len(predicted[name].moments or ()) for name in found.queries),
+        references=1,
+        protocol="qvhighlights2021",
+        one_text=False,
+        notes=tuple(f"{count} {what}" for what, count in counts.items() if count),
+    )
+
+
+def _from_queries(found: Scores) -> dict[str, Any]:
+    return {**_NO_TIMES, "metrics": found.metrics, "per_video": found.per_query}
+
+
+def _forwards(file: Videos) -> Videos:
+    """The annotations with spans that end before they start turned round."""
+    return {
+        video: replace(each, spans=tuple((min(span), max(span)) for span in each.spans))
+        for video, each in file.items()
+    }
+
+
 def _dense(
-    events: Corpus, metrics: Sequence[str], meteor: Callable[[], Meteor], *, one_text: bool
+    events: Corpus,
+    metrics: Sequence[str],
+    meteor: Callable[[], Meteor],
+    *,
+    one_text: bool,
+    vid2seq: bool,
 ) -> dict[str, Any]:
-    """What a report says of events in time and their captions."""
+    """What a report says of events in time and their captions.
+
+    In `vid2seq` all predictions of a video count, METEOR and CIDEr alone compare captions, F1 is a
+    mean over videos, and SODA takes events in the order of their file.
+    """
+    if vid2seq:
+        events = replace(events, captioned_P=np.ones_like(events.captioned_P))
     values: dict[str, float] = {}
     per_tiou: dict[str, list[float]] = {}
     per_video: dict[str, Floats] = {}
     soda_by_reference: list[tuple[float, float, float]] = []
-    if {"captions", "soda"} & set(metrics):
+    reference_repetition: dict[str, float] = {}
+    if {"captions", "soda", "soda_m"} & set(metrics):
+        _check_pairs(events)
         scorer = meteor()
+    if {"captions", "soda", "soda_m", "repetition"} & set(metrics):
         text = OneText(events.captions) if one_text else None
         tokenised = text.tokenised if text else [tokenise(caption) for caption in events.captions]
     if "captions" in metrics:
@@ -223,15 +380,27 @@ def _dense(
         grouped = _read_as_one(grouped, text) if text else grouped
         _check_references_have_words(events, grouped, tokenised)
         for name, value_VT in _captions(grouped, tokenised, scorer).items():
+            if vid2seq and name not in ("METEOR", "CIDEr"):
+                continue
             per_tiou[name] = value_VT.mean(0).tolist()
             per_video[name] = value_VT.mean(1)
             values[name] = float(np.mean(per_tiou[name]))
     if "localisation" in metrics:
-        values |= _localisation(events, per_video)
-    if "soda" in metrics:
+        values |= (_localisation_by_video if vid2seq else _localisation)(events, per_video)
+    if {"soda", "soda_m"} & set(metrics):
         parts = [_one_reference(events, file, text) for file in events.references]
-        soda_by_reference, per_video["soda_c"] = _soda(parts, tokenised, scorer)
+    if "soda" in metrics:
+        ordered = [_in_file_order(part) for part in parts] if vid2seq else parts
+        soda_by_reference, per_video["soda_c"] = _soda(ordered, _scored_soda(tokenised, scorer))
         values["soda_c"] = float(np.mean([f1 for _, _, f1 in soda_by_reference]))
+    if "soda_m" in metrics:
+        merged, per_video["soda_m"] = _soda(parts, _scored_soda_merged(tokenised, scorer))
+        values["soda_m"] = float(np.mean([f1 for _, _, f1 in merged]))
+    if "repetition" in metrics:
+        alone = [tokenise(caption) for caption in events.captions] if text else tokenised
+        repeated, reference_repetition = _repetition(events, alone)
+        per_video |= repeated
+        values |= {name: float(value_V.mean()) for name, value_V in repeated.items()}
     quality = pairs.segment_quality(events)
     segments = {
         "Recall@0.5": float(quality.recall_V.mean()),
@@ -243,11 +412,17 @@ def _dense(
         "per_tiou": per_tiou,
         "segments": segments,
         "soda_by_reference": soda_by_reference,
+        "reference_repetition": reference_repetition,
         "per_video": per_video,
     }
 
 
-_NO_TIMES: dict[str, Any] = {"per_tiou": {}, "segments": {}, "soda_by_reference": []}
+_NO_TIMES: dict[str, Any] = {
+    "per_tiou": {},
+    "segments": {},
+    "soda_by_reference": [],
+    "reference_repetition": {},
+}
 """What a report has no room for where only texts are compared."""
 
 
@@ -367,6 +542,27 @@ def _check(
     return videos
 
 
+def _check_runs(files: Sequence[tuple[str, Videos]]) -> None:
+    for source, file in files:
+        for video, annotation in file.items():
+            for caption in filter(too_long, annotation.sentences):
+                raise AnnotationError(
+                    f"{source}: video {video!r} has a caption with over {LONGEST_RUN:,} characters "
+                    f"without a space ({caption!r:.40}…); write words"
+                )
+
+
+def _check_pairs(events: Corpus) -> None:
+    for file in events.references:
+        pairs_V = np.bincount(events.video_P[file.prediction_O], minlength=len(events.videos))
+        for v in np.flatnonzero(pairs_V > MOST_PAIRS).tolist():
+            raise AnnotationError(
+                f"{events.videos[v]}: {pairs_V[v]:,} pairs of its predicted and reference events "
+                f"overlap, and up to {MOST_PAIRS:,} are scored; predict fewer events, or score "
+                "the localisation alone"
+            )
+
+
 def _some(names: Sequence[str] | Mapping[str, Any]) -> str:
     first = ", ".join(list(names)[:3])
     return f"{first}, …" if len(names) > 3 else first or "none"
@@ -471,20 +667,120 @@ def _localisation(events: Corpus, per_video: dict[str, Floats]) -> dict[str, flo
     return values
 
 
+def _localisation_by_video(events: Corpus, per_video: dict[str, Floats]) -> dict[str, float]:
+    """Precision and recall by tIoU, and the F1 of their means over tIoUs video by video."""
+    precision_VT, recall_VT = pairs.by_overlap(events, TIOUS)
+    for name, value_VT in (("Precision", precision_VT), ("Recall", recall_VT)):
+        per_video |= {f"{name}@{t}": value_V for t, value_V in zip(TIOUS, value_VT.T, strict=True)}
+        per_video[name] = value_VT.mean(1)
+    per_video["F1"] = pairs.f1(per_video["Precision"], per_video["Recall"])
+    names = [name for name in per_video if name.partition("@")[0] in LOCALISATION]
+    return {name: float(per_video[name].mean()) for name in names}
+
+
+def _in_file_order(part: Corpus) -> Corpus:
+    """The corpus for a SODA that does not sort: an event's start is its place in the file."""
+
+    def places(span_X2: Floats) -> Floats:
+        return np.stack([np.arange(len(span_X2), dtype=np.float64), span_X2[:, 1]], 1)
+
+    files = tuple(replace(file, span_R2=places(file.span_R2)) for file in part.references)
+    return replace(part, span_P2=places(part.span_P2), references=files)
+
+
+def _segmentation(
+    predicted: Videos, files: Sequence[Videos], videos: Sequence[str]
+) -> dict[str, Floats]:
+    """Boundary measures per video, the mean over the files that have it."""
+    nothing = VideoAnnotation((), ())
+    mean_V3 = np.array(
+        [
+            np.mean(
+                [
+                    segmentation(predicted.get(video, nothing), file[video])
+                    for file in files
+                    if video in file
+                ],
+                axis=0,
+            )
+            for video in videos
+        ]
+    )
+    return dict(zip(SEGMENTATION, mean_V3.T, strict=True))
+
+
+def _repetition(
+    events: Corpus, tokenised: Sequence[str]
+) -> tuple[dict[str, Floats], dict[str, float]]:
+    """Repetition per video, and that of the references, the mean over files and videos."""
+    videos = len(events.videos)
+
+    def by_video(span_X2: Floats, video_X: Ints) -> list[Ints]:
+        order_X = np.lexsort((span_X2[:, 0], video_X))
+        return np.split(order_X, np.searchsorted(video_X[order_X], np.arange(1, videos)))
+
+    def read(events_X: Ints, caption_X: Ints) -> list[str]:
+        return [tokenised[caption] for caption in caption_X[events_X].tolist()]
+
+    localised_P = np.zeros(len(events.video_P), bool)
+    for file in events.references:
+        localised_P[file.prediction_O[file.iou_O >= LOCALISED]] = True
+    rows, localised = [], []
+    for events_X in by_video(events.span_P2, events.video_P):
+        captions = read(events_X, events.caption_P)
+        rows.append(repetition(captions))
+        repeated = np.array(repeats(captions), bool)[localised_P[events_X]]
+        localised.append(float(repeated.mean()) if len(repeated) else 0.0)
+    wanted = [
+        repetition(read(events_X, file.caption_R))
+        for file in events.references
+        for events_X in by_video(file.span_R2, file.video_R)
+        if len(events_X)
+    ]
+    values = dict(zip(REPETITION, np.array(rows, np.float64).T, strict=True))
+    values[LOCALISED_DUPLICATES] = np.array(localised, np.float64)
+    return values, dict(zip(REPETITION, np.mean(wanted, axis=0).tolist(), strict=True))
+
+
+ScoreSoda = Callable[[Corpus, References], Soda]
+
+
+def _scored_soda(tokenised: Sequence[str], meteor: Meteor) -> ScoreSoda:
+    score_pairs = partial(_meteor_in_parts, meteor, tokenised)
+    return lambda part, file: soda(part, file, score_pairs)
+
+
+def _scored_soda_merged(tokenised: Sequence[str], meteor: Meteor) -> ScoreSoda:
+    def score_texts(hypotheses: Texts, references: Texts) -> Floats:
+        number = {text: n for n, text in enumerate(dict.fromkeys((*hypotheses, *references)))}
+        texts = [" ".join(tokenised[caption] for caption in text) for text in number]
+        hypothesis_X, reference_X = (
+            np.array([number[text] for text in side], np.int64) for side in (hypotheses, references)
+        )
+        return _meteor_in_parts(meteor, texts, hypothesis_X, reference_X)
+
+    return lambda part, file: soda_merged(part, file, score_texts)
+
+
+def _meteor_in_parts(
+    meteor: Meteor, texts: Sequence[str], hypothesis_X: Ints, reference_X: Ints
+) -> Floats:
+    """METEOR of each pair; in parts, so that their counts are not all in memory at once."""
+    cuts = range(PART, len(hypothesis_X), PART)
+    parts_X = zip(np.split(hypothesis_X, cuts), np.split(reference_X, cuts), strict=True)
+    return np.concatenate([meteor_score(meteor.statistics_of(texts, *part)) for part in parts_X])
+
+
 def _soda(
-    parts: Sequence[Corpus], tokenised: Sequence[str], meteor: Meteor
+    parts: Sequence[Corpus], scored: ScoreSoda
 ) -> tuple[list[tuple[float, float, float]], Floats]:
     """Precision, recall and F1 against each reference file, each a mean over the file's videos;
     and the mean F1 of each video over the files that have it."""
-
-    def score_pairs(hypothesis_X: Ints, reference_X: Ints) -> Floats:
-        return meteor_score(meteor.statistics_of(tokenised, hypothesis_X, reference_X))
-
     by_reference = []
     total_V, files_V = np.zeros(len(parts[0].videos)), np.zeros(len(parts[0].videos))
     for part in parts:
         (file,) = part.references
-        scores = soda(part, file, score_pairs)
+        scores = scored(part, file)
         present = max(int(file.present_V.sum()), 1)
         precision, recall, f1 = (float(x_V[file.present_V].sum() / present) for x_V in scores)
         by_reference.append((precision, recall, f1))
@@ -537,7 +833,8 @@ def compare(
             )
     if resamples < 1:
         raise ValueError(f"resamples must be positive, got {resamples = }")
-    names = _columns(report)
+    metrics, placed = _columns(report)
+    names = [*metrics, *placed]
     if not names:
         raise AnnotationError(f"--compare: the protocol {report.protocol} has no scores per video")
     both_VC = [
@@ -550,15 +847,15 @@ def compare(
     for start in range(0, resamples, _RESAMPLES):
         size = min(_RESAMPLES, resamples - start)
         weight_XV = rng.multinomial(videos, np.full(videos, 1 / videos), size=size) / videos
-        first_XM, second_XM = (_headline(weight_XV @ value_VC, names) for value_VC in both_VC)
+        first_XM, second_XM = (
+            _headline(weight_XV @ value_VC, len(metrics)) for value_VC in both_VC
+        )
         blocks.append(second_XM - first_XM)
     difference_XM = np.concatenate(blocks)
     low_M, high_M = np.quantile(difference_XM, [0.025, 0.975], axis=0).tolist()
     below_M, above_M = (difference_XM <= 0).mean(0), (difference_XM >= 0).mean(0)
     probability_M = np.minimum(1.0, 2 * np.minimum(below_M, above_M)).tolist()
-    metrics = [name for name in names if "@" not in name]
-    if len(metrics) < len(names):
-        metrics += LOCALISATION
+    metrics += LOCALISATION if placed else ()
     means = [{m: fmean(one.metrics[m] for one in system) for m in metrics} for system in systems]
     return [
         Difference(metric, means[0][metric], means[1][metric], low, high, probability)
@@ -568,19 +865,21 @@ def compare(
     ]
 
 
-def _columns(report: Report) -> list[str]:
-    """The values per video that the headline metrics are made from."""
-    names = [name for name in (*CAPTION_METRICS, "soda_c") if name in report.per_video]
-    if "F1" in report.metrics:
-        names += [f"{name}@{t}" for name in ("Precision", "Recall") for t in TIOUS]
-    return names
+def _columns(report: Report) -> tuple[list[str], list[str]]:
+    """The headline metrics that are means over videos, and the values per video that precision,
+    recall and F1 are made from."""
+    parts = [f"{name}@{t}" for name in ("Precision", "Recall") for t in TIOUS]
+    if report.protocol in QUERIES:
+        return [*report.per_video], []
+    placed = parts if "F1" in report.metrics and "F1" not in report.per_video else []
+    return [name for name in _HEADLINE if name in report.per_video], placed
 
 
-def _headline(mean_XC: Floats, names: list[str]) -> Floats:
-    """Headline metrics from column means; F1 is a harmonic mean of means, so it comes last."""
-    captions = sum("@" not in name for name in names)
-    if captions == len(names):
+def _headline(mean_XC: Floats, direct: int) -> Floats:
+    """Headline metrics from column means: the first are these means, F1 is a harmonic mean of
+    means, so it comes last."""
+    if direct == mean_XC.shape[1]:
         return mean_XC
-    precision_XT, recall_XT = np.split(mean_XC[:, captions:], 2, axis=1)
+    precision_XT, recall_XT = np.split(mean_XC[:, direct:], 2, axis=1)
     places = [pairs.f1(precision_XT, recall_XT), precision_XT, recall_XT]
-    return np.concatenate([mean_XC[:, :captions], np.stack([x.mean(1) for x in places], 1)], 1)
+    return np.concatenate([mean_XC[:, :direct], np.stack([x.mean(1) for x in places], 1)], 1)

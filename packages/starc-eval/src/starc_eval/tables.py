@@ -9,17 +9,30 @@ import csv
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starc_eval.annotations import cell
-from starc_eval.report import LOCALISATION, SECONDS, TIOUS, Difference, Report
+from starc_eval.queries import GROUNDING_TIOUS
+from starc_eval.repetition import REPETITION
+from starc_eval.report import (
+    LOCALISATION,
+    LOCALISED_DUPLICATES,
+    QUERIES,
+    SECONDS,
+    TIOUS,
+    Difference,
+    Report,
+)
+from starc_eval.segmentation import SEGMENTATION
+from starc_eval.terminal import visible
 
 BOLD, DIM = "\033[1m", "\033[2m"
 _PRINTED = {
     "CIDEr": "CIDEr",
     "METEOR": "METEOR",
     "soda_c": "SODA_c",
+    "soda_m": "SODA_m",
     **{f"Bleu_{n}": f"BLEU_{n}" for n in (4, 3, 2, 1)},
     "Rouge-L": "ROUGE-L",
 }
@@ -40,35 +53,65 @@ def show(
             title, [([_PRINTED[name], *map(_percent, values[name])], "") for name in values]
         )
     places = {"Localisation": ["", *at_tious], "Start within": at_seconds}
-    if report.protocol == "chapters":
+    if report.protocol in ("chapters", "vidchapters2023"):
         places = {"Boundaries": ["@5s", "@3s", "@0.5", "@0.7"]}
-    for place, suffixes in places.items() if "F1" in report.metrics else ():
-        rows = [
-            ([name, *(_percent(report.metrics[name + suffix]) for suffix in suffixes)], "")
-            for name in LOCALISATION
-        ]
-        _print_table([place, *(suffix or "mean" for suffix in suffixes)], rows)
+    for place, suffixes in places.items():
+        if f"Recall{suffixes[-1]}" in report.metrics:
+            rows = [([name, *_row(report.metrics, name, suffixes)], "") for name in LOCALISATION]
+            _print_table([place, *(suffix or "mean" for suffix in suffixes)], rows)
+    _show_more(report)
     if differences:
-        title = ["Compared", *names, "difference", "95 % interval", "p"]
+        title = ["Compared", *map(visible, names), "difference", "95 % interval", "p"]
         _print_table(title, [_compared(each) for each in differences], width=0)
     if quality := report.segments:
         print(
             f"Segments: Recall@0.5 {_percent(quality['Recall@0.5'])} · mean IoU "
             f"{_percent(quality['Mean IoU'])} · {quality['Matched segments']:.0f} matched"
         )
-    print(f"{report.predicted} of {report.total} videos predicted, {report.events} events")
+    print(
+        f"{report.predicted} of {report.total} {report.counted} predicted, {report.events} events"
+    )
     print(_styled(report.signature, DIM))
     for text in dict.fromkeys(text for each in reports for text in each.notes):
-        print(f"note: {text}", file=sys.stderr)
+        print(f"note: {visible(text)}", file=sys.stderr)
+
+
+def _show_more(report: Report) -> None:
+    """Tables of what is not computed unless asked for, and of queries."""
+    metrics = report.metrics
+    if "Pk" in metrics:
+        _print_table(
+            ["Boundaries", ""],
+            [([name.replace("_", " "), _percent(metrics[name])], "") for name in SEGMENTATION],
+        )
+    if "Rep_4" in metrics:
+        names = (*REPETITION, LOCALISED_DUPLICATES)
+        rows = [
+            [name.replace("_", " "), *_row(metrics, name), *_row(report.reference_repetition, name)]
+            for name in names
+        ]
+        _print_table(["Repetition", "predicted", "references"], [(row, "") for row in rows])
+    if report.protocol == "grounding":
+        suffixes = [f"@{t}" for t in GROUNDING_TIOUS]
+        rows = [[name, *_row(metrics, name, suffixes)] for name in ("R1", "R5")]
+        rows.append(["mIoU", _percent(metrics["mIoU"])])
+        _print_table(["Grounding", *suffixes], [(row, "") for row in rows])
+    elif report.protocol in QUERIES:
+        _print_table(["Queries", ""], [([name, _percent(metrics[name])], "") for name in metrics])
+
+
+def _row(values: Mapping[str, float], name: str, suffixes: Sequence[str] = ("",)) -> list[str]:
+    """Cells of a metric with each suffix; empty where it is not there."""
+    return [_percent(values[key]) if key in values else "" for key in (name + x for x in suffixes)]
 
 
 def per_video_csv(report: Report) -> str:
-    """A table with a row per video; raw numbers."""
+    """A table with a row per video, or per query; raw numbers."""
     columns: dict[str, Any] = {name: x for name, x in report.per_video.items() if "@" not in name}
     columns |= report.per_video
     file = io.StringIO()
     writer = csv.writer(file)
-    writer.writerow(["video", *columns])
+    writer.writerow(["query" if report.protocol in QUERIES else "video", *columns])
     values = [column.tolist() for column in columns.values()]
     writer.writerows(zip(map(cell, report.videos), *values, strict=True))
     return file.getvalue()

@@ -17,6 +17,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+LONGEST_RUN = 1000
+"""Characters without white space in a caption that can be scored. Rules look ahead to the end of
+such a run from each of its tokens, so the work grows with the square of its length."""
+_RUN = re.compile(rf"[!-~]{{{LONGEST_RUN + 1}}}")
+
 _words = str.split
 
 # Abbreviations keep their full stop. Two more characters count towards the reach of the first
@@ -124,7 +129,8 @@ _FROM_LETTER = [
     (".", _ENDED),
     (".", rf"{_ENDED}(..)"),
     (".", rf"{_any(_BEFORE_NUMBERS)}\.(\s?\d)"),
-    (".", rf"{_L}(\.\s+(?:{_title(_OPENERS)}|{_TAG})\s)"),
+    (".", rf"{_L}(\.\s+{_title(_OPENERS)}\s)"),
+    (">", rf"{_L}(\.\s+{_TAG}\s)"),
     ("$", r"[A-Z]+\$"),
     ("#+", r"(?i:[cf]#|c\+\+)"),
     ("_", rf"x_{_EYE}"),
@@ -161,12 +167,12 @@ _FROM_SIGN = [
     ("", r"#+|_+|\*+|\\\*|[?!]+|\.{3,5}|\.(?: \.){2,4}|--+|''|``|<<|>>"),
     ("'", rf"'({_L}\S)"),
     ("'&", _CLITIC),
-    ("<", _TAG),
+    (">", _TAG),
     (":;=", r"[<>]?[:;=]['*o-]?[()DdPpO|\\{@\[\]]([^A-Za-z0-9])"),
     ("_", rf"{_EYE}_{_EYE}"),
     ("(", rf"\((?:{_EYE}[._]?{_EYE}|{_ROUND_EYE}-{_ROUND_EYE})\)"),
 ]
-_MARKS = frozenset("'`&@:./-_<(+$#!?;= %*~,")
+_MARKS = frozenset("'`&@:./-_<>(+$#!?;= %*~,")
 
 _EASY = re.compile(r"\s*(?:([A-Za-z]+)[,;:!?]?(?=\s))?")
 _SPELLING = dict(zip("()[]{}", _words("-lrb- -rrb- -lsb- -rsb- -lcb- -rcb-"), strict=True))
@@ -200,6 +206,11 @@ def tokenise(caption: str) -> str:
     if tokens is not None:
         return tokens
     return tokenise_by_rules(text.removesuffix(".") if _LAST_LETTER.fullmatch(text) else text)
+
+
+def too_long(caption: str) -> bool:
+    """Whether a caption has a run of characters that is longer than can be scored."""
+    return len(caption) > LONGEST_RUN and _RUN.search(caption) is not None
 
 
 def _as_ascii(caption: str) -> str:
@@ -268,6 +279,7 @@ def tokenise_by_rules(text: str, following: str = "") -> str:
     last = len(text)
     text = text.translate(_CONTROLS) + "\n" + following
     marks = _MARKS.intersection(text)
+    last_tag, untagged = text.rfind(">"), marks - {">"}  # from there on no tag is looked for
     tokens: list[str] = []
     place = 0
     while True:
@@ -281,7 +293,7 @@ def tokenise_by_rules(text: str, following: str = "") -> str:
             cut = _SPLIT.get(lowered, len(lowered))
             tokens += (lowered[:cut], lowered[cut:])
         else:
-            stop = _stop(text, place, marks)
+            stop = _stop(text, place, marks if place < last_tag else untagged)
             tokens.append(_spelled(text[place:stop]))
             place = stop
 

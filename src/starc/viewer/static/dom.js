@@ -20,6 +20,30 @@ const ICONS = {
 };
 const FILLED = new Set(["play", "pause"]);
 
+const KEY = "starc-key";
+const key = readKey();
+
+/** What our server wants besides the cookie, which the browser shows to every server on this machine.
+ *  It comes once, behind the address, and is kept for this origin. */
+function readKey() {
+  const given = location.hash.match(/^#key=([0-9a-f]{64})$/)?.[1];
+  try {
+    if (!given) return localStorage.getItem(KEY);
+    history.replaceState(history.state, "", location.pathname + location.search);
+    localStorage.setItem(KEY, given);
+  } catch {
+    // Without a storage the key holds until the next page.
+  }
+  return given ?? null;
+}
+
+/** The address of something that our server has, with the key. */
+export function keyed(path) {
+  const address = new URL(path, location.origin);
+  if (key && address.origin === location.origin) address.searchParams.set("key", key);
+  return address.href;
+}
+
 /** An element. `on` holds listeners, `data` the dataset; other keys are attributes. */
 export function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -27,6 +51,7 @@ export function el(tag, attributes = {}, ...children) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "on") for (const [kind, f] of Object.entries(value)) node.addEventListener(kind, f);
     else if (name === "data") Object.assign(node.dataset, value);
+    else if (name === "src") node.setAttribute(name, keyed(value));
     else node.setAttribute(name, value === true ? "" : value);
   }
   node.append(...children.filter((child) => child !== null && child !== undefined));
@@ -70,12 +95,13 @@ export function say(text, { bad = false } = {}) {
 
 /** An answer of our own server; an Error with its `message`, `status` and `body` otherwise. */
 async function answerOf(path, options) {
-  const response = await fetch(path, options).catch(() => {
+  const response = await fetch(keyed(path), options).catch(() => {
     throw new Error("the server does not answer; is `starc view` still running?");
   });
   if (response.ok) return response;
   const body = await response.json().catch(() => ({}));
-  const error = new Error(body.message || `the server answered ${response.status}`);
+  const words = response.status === 401 ? "open the address that `starc view` printed" : "";
+  const error = new Error(body.message || words || `the server answered ${response.status}`);
   throw Object.assign(error, { status: response.status, body });
 }
 

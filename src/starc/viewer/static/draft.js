@@ -1,6 +1,6 @@
 // The events while they are being corrected: every change can be taken back.
 
-import { clock, round } from "./times.js";
+import { clock, round, sum } from "./times.js";
 
 const SHORTEST = 0.1; // seconds
 const DEPTH = 300;
@@ -87,15 +87,15 @@ export class Draft extends EventTarget {
     this.put(this.events.map((one) => (one.key === event.key ? made : one)));
   }
 
-  /** Change an event as far as it goes: what a drag does at the edges of the video. */
+  /** Change an event as far as it goes: what a drag does at the edges of the video. Times are taken exactly. */
   update(key, patch) {
     const old = this.find(key);
     if (!old) return;
     const event = { ...old, ...patch };
     if ("start" in patch || "end" in patch) { // other words leave the times as exact as they were
       const span = Math.min(SHORTEST, this.duration);
-      event.start = round(Math.min(Math.max(0, event.start), this.duration - span));
-      event.end = Math.min(round(Math.max(event.start + span, event.end)), this.duration);
+      event.start = Math.min(Math.max(0, event.start), this.duration - span);
+      event.end = Math.min(Math.max(sum(event.start, span), event.end), this.duration);
     }
     this.set(event);
   }
@@ -110,10 +110,10 @@ export class Draft extends EventTarget {
     return word;
   }
 
-  add(time, end = time + Math.min(8, this.duration / 4)) {
+  add(time, end = round(time + Math.min(8, this.duration / 4))) {
     const span = Math.min(SHORTEST, this.duration);
-    const start = round(Math.min(Math.max(0, time), this.duration - span));
-    const event = this.make(start, Math.max(round(end), start + span));
+    const start = Math.min(Math.max(0, time), this.duration - span);
+    const event = this.make(start, Math.max(end, sum(start, span)));
     this.put([...this.events, event]);
     return event.key;
   }
@@ -122,15 +122,22 @@ export class Draft extends EventTarget {
     this.put(this.events.filter((event) => !keys.has(event.key)));
   }
 
-  /** Two events that meet at `time`, both with the caption; the key of the second, or null. */
-  split(key, time) {
+  /**
+   * Two events that meet at `time`; the key of the second, or null. Both have the caption, or, with `place`,
+   * the words before and after that letter of it.
+   */
+  split(key, time, place = 0) {
     const event = this.find(key);
     const middle = round(time);
     const whole = (start, end) => !refusal({ start, end }, this.duration);
     if (!event || !whole(event.start, middle) || !whole(middle, event.end)) return null;
-    const second = { ...this.make(middle, event.end, event.caption), words_from: event.words_from };
+    const halves = [event.caption.slice(0, place).trim(), event.caption.slice(place).trim()];
+    const cut = halves.every(Boolean);
+    const [before, after] = cut ? halves : [event.caption, event.caption];
+    const words_from = cut ? PERSON : event.words_from;
+    const second = { ...this.make(middle, event.end, after), words_from };
     const rest = this.events.filter((one) => one.key !== key);
-    this.put([...rest, { ...event, end: middle, confidence: null, times_from: PERSON }, second]);
+    this.put([...rest, { ...event, end: middle, caption: before, confidence: null, times_from: PERSON, words_from }, second]);
     return second.key;
   }
 
@@ -155,7 +162,7 @@ export class Draft extends EventTarget {
     const way = round(Math.min(Math.max(by, -first), Math.floor((this.duration - last) * 100 + 1e-6) / 100));
     if (!way) return 0;
     this.put(this.events.map((event) => (keys.has(event.key) ? {
-      ...event, start: round(event.start + way), end: Math.min(round(event.end + way), this.duration), confidence: null,
+      ...event, start: Math.max(0, sum(event.start, way)), end: Math.min(sum(event.end, way), this.duration), confidence: null,
       times_from: PERSON,
     } : event)));
     return way;

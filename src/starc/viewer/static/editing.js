@@ -2,10 +2,11 @@
 
 import { dialog } from "./dialog.js";
 import { count, el, say } from "./dom.js";
+import { menu } from "./menu.js";
 import { askReplacement } from "./replacing.js";
 import { Saving } from "./saving.js";
 import { readSubtitles } from "./subtitles.js";
-import { clock } from "./times.js";
+import { clock, round } from "./times.js";
 import { toolbar } from "./toolbar.js";
 import { compareVersions } from "./versions.js";
 
@@ -21,27 +22,15 @@ export class Editing {
     for (const name of ["edit", "add", "split", "merge", "remove", "undo", "redo", "save"]) {
       $(name).addEventListener("click", () => this[name]());
     }
+    $("split").addEventListener("pointerdown", () => { this.caret = page.panel.caret; }); // before the field is left
     this.stop = toolbar($("correct"));
+    menu($("more"), $("menu"));
     this.fillMenu();
   }
 
   fillMenu() {
-    const menu = $("menu");
-    const stop = toolbar(menu);
-    menu.addEventListener("toggle", (event) => {
-      if (event.newState !== "open") return;
-      const box = $("more").getBoundingClientRect();
-      menu.style.left = `${Math.max(8, Math.min(box.left, innerWidth - menu.offsetWidth - 8))}px`;
-      const below = box.bottom + 4;
-      menu.style.top = `${below + menu.offsetHeight > innerHeight ? Math.max(8, box.top - menu.offsetHeight - 4) : below}px`;
-      stop(menu.querySelector("button"));
-      menu.querySelector("button").focus();
-    });
     for (const name of ["find", "shift", "everything", "import", "history"]) {
-      $(name).addEventListener("click", () => {
-        menu.hidePopover();
-        this[name]();
-      });
+      $(name).addEventListener("click", () => this[name]());
     }
     $("subtitles").addEventListener("change", (event) => this.read(event.target));
   }
@@ -85,7 +74,7 @@ export class Editing {
 
   add(time = this.page.player.time) {
     this.begin();
-    this.write(this.draft.add(time));
+    this.write(this.draft.add(round(time)));
   }
 
   /** The chosen event, or the one that is on. */
@@ -113,8 +102,12 @@ export class Editing {
     else say("Choose an event to play");
   }
 
+  /** At the playhead; from within a caption also its words, at the caret. */
   split() {
     if (!this.state.editing) return;
+    const { caret } = this;
+    this.caret = null;
+    if (caret) return this.splitWords(caret);
     const { page, draft } = this;
     const { time } = page.player;
     const chosen = draft.find(this.state.chosen);
@@ -123,6 +116,18 @@ export class Editing {
     const key = draft.split(event.key, time);
     if (key === null) return say(`Too close to an edge of the event (${clock(event.start, 2)} to ${clock(event.end, 2)})`);
     page.choose(key);
+  }
+
+  /** A caption at a letter. The times meet at the playhead, or, where it is not in the event, as the letters do. */
+  splitWords({ key, place }) {
+    const { draft, page } = this;
+    document.activeElement.blur();
+    draft.release();
+    const event = draft.find(key);
+    const share = event.start + ((event.end - event.start) * place) / Math.max(1, event.caption.length);
+    const second = (within(event, page.player.time) ? draft.split(key, page.player.time, place) : null) ?? draft.split(key, share, place);
+    if (second === null) return say(`Too short to split (${clock(event.start, 2)} to ${clock(event.end, 2)})`);
+    this.write(second);
   }
 
   /** The chosen events, or the chosen one and the next. */
@@ -144,6 +149,11 @@ export class Editing {
     const { draft, state } = this;
     if (!state.editing || !state.selected.size) return;
     const n = state.selected.size;
+    const { panel } = this.page;
+    if (panel.tab !== "events") { // nothing is deleted out of sight
+      panel.open("events");
+      return say(`${n === 1 ? "This event is" : `These ${n} events are`} chosen; press again to delete`);
+    }
     draft.release();
     draft.remove(state.selected);
     this.page.choose(null);
@@ -151,11 +161,22 @@ export class Editing {
   }
 
   undo() {
-    if (this.state.editing) this.draft.undo();
+    this.travel("undo");
   }
 
   redo() {
-    if (this.state.editing) this.draft.redo();
+    this.travel("redo");
+  }
+
+  /** Undo or redo; if no chosen event is left, what came back is chosen. */
+  travel(way) {
+    const { draft, state, page } = this;
+    if (!state.editing) return;
+    draft.release();
+    const before = new Set(draft.events);
+    if (!draft[way]() || state.selected.size) return;
+    const back = draft.events.filter((event) => !before.has(event)).map((event) => event.key);
+    if (back.length && back.length < draft.events.length) page.mark(back[0], back);
   }
 
   /** Start or end of the chosen event to where the playhead is. */
@@ -219,7 +240,7 @@ export class Editing {
   }
 
   offer() {
-    this.saving.offer();
+    return this.saving.offer();
   }
 
   save() {

@@ -42,6 +42,9 @@ export class Editor {
         event.preventDefault();
         this.refuse(this.draft.retime(this.key, { [name]: this.draft.find(this.key)[name] + by }) ?? "", name);
         field.value = shownOf(this.draft.find(this.key), name);
+      } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && name === "caption") {
+        event.preventDefault();
+        this.panel.tell("split", { key: this.key, place: field.selectionStart });
       } else if (event.key === "Enter") {
         event.preventDefault();
         if (name === "caption" || this.commit(name)) this.leave();

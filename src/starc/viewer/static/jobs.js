@@ -1,6 +1,6 @@
 // Captioning from the page: drop or choose a video, watch the stages, cancel.
 
-import { ask, count, el, icon, say } from "./dom.js";
+import { ask, count, el, icon, keyed, say } from "./dom.js";
 
 const RECENT = 3; // finished ones that are still shown
 const list = document.getElementById("job-list");
@@ -56,7 +56,7 @@ async function send(file, watch) {
   });
   request.addEventListener("error", () => finish("the upload broke off; is `starc view` still running?"));
   request.addEventListener("abort", () => finish(null));
-  request.open("POST", `/api/uploads?name=${encodeURIComponent(file.name.slice(0, 400))}`);
+  request.open("POST", keyed(`/api/uploads?name=${encodeURIComponent(file.name.slice(0, 400))}`));
   request.setRequestHeader("Content-Type", "application/octet-stream");
   request.send(file);
   draw();
@@ -192,7 +192,7 @@ export function startJobs({ onDone }) {
 
   function watch() {
     source?.close();
-    source = new EventSource("/api/jobs/events");
+    source = new EventSource(keyed("/api/jobs/events"));
     source.addEventListener("message", (event) => {
       const { jobs, idle } = JSON.parse(event.data);
       take(jobs);

@@ -1,7 +1,11 @@
-// Keys of the video page. Fields and buttons keep the keys they know.
+// Keys of the video page. Fields keep the keys they know, dialogs and open menus too. Elsewhere Space plays, always:
+// a button is pressed by Enter.
 
-const typing = (target) => target.matches?.("input:not([type=range]), textarea, select, [contenteditable]");
+const writing = (target) => target.matches?.("input:not([type=range]), textarea, [contenteditable]");
+const typing = (target) => writing(target) || target.matches?.("select");
 const pressing = (target) => target.matches?.("button, a, summary, [role=tab]");
+const apart = () => document.querySelector("dialog[open], :popover-open");
+const plays = (event) => event.key === " " && !event.ctrlKey && !event.metaKey && !event.altKey && !writing(event.target) && !apart();
 const press = (id) => document.getElementById(id).click();
 
 export function keyboard(page) {
@@ -44,19 +48,26 @@ export function keyboard(page) {
     y: () => editing.redo(),
   };
 
+  // A button that was clicked keeps no focus, or Enter would press it again.
+  document.addEventListener("click", (event) => {
+    if (event.detail > 0 && !apart()) event.target.closest?.("button, summary")?.blur();
+  }, true);
+  document.addEventListener("keyup", (event) => {
+    if (plays(event)) event.preventDefault(); // Firefox presses a button here
+  });
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || event.altKey || document.querySelector("dialog[open], :popover-open")) return;
+    if (event.defaultPrevented || event.altKey || apart()) return;
+    if (plays(event)) {
+      event.preventDefault();
+      if (!event.repeat) player.toggle();
+      return;
+    }
     const control = event.ctrlKey || event.metaKey;
     if (typing(event.target)) {
       if (event.key === "Escape") event.target.blur();
       if (!(control && event.key.toLowerCase() === "s")) return; // undo in a field undoes letters
     }
-    if (pressing(event.target) && (event.key === " " || event.key === "Enter")) return;
-    if (event.key === " " && !control) {
-      event.preventDefault();
-      player.toggle();
-      return;
-    }
+    if (pressing(event.target) && event.key === "Enter") return;
     const action = control ? withControl[event.key.toLowerCase()] : plain[event.key];
     if (action === withControl.a && !page.state.editing) return; // the browser's own
     if (!action || (!control && event.key.startsWith("Arrow") && event.target.matches?.("[role=tab]"))) return;

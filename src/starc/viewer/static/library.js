@@ -2,11 +2,14 @@
 
 import { ask, clock, count, download, el, heard, icon, say, spoken } from "./dom.js";
 import { startJobs } from "./jobs.js";
+import { videosWithDrafts } from "./kept.js";
 import { notCaptioned } from "./record.js";
 import { arrange, ORDERS, SHOWN } from "./shelf.js";
 
 const grid = document.getElementById("grid");
 const search = document.getElementById("search");
+const list = document.getElementById("moments");
+const more = document.getElementById("more-moments");
 const shelf = Object.fromEntries(["by-title", "show", "sort"].map((id) => [id, document.getElementById(id)]));
 let latest = 0;
 let library = { videos: [] };
@@ -20,7 +23,9 @@ function picture(video) {
     });
     frame.append(image);
   }
-  if (video.versions) frame.append(el("span", { class: "tag" }, "corrected"));
+  const tags = [video.versions ? el("span", { class: "tag" }, "corrected") : null,
+    video.draft ? el("span", { class: "tag draft", title: "changes that are kept in this browser and not saved" }, "draft") : null];
+  if (tags.some(Boolean)) frame.append(el("span", { class: "tags" }, ...tags));
   if (video.duration) frame.append(el("span", { class: "length" }, clock(video.duration)));
   return frame;
 }
@@ -42,7 +47,7 @@ function facts(video) {
 
 function card(video, { can_caption: canCaption, can_caption_anyway: canCaptionAnyway }) {
   const length = video.duration ? `, ${spoken(video.duration)}` : "";
-  const state = video.versions ? ", corrected" : "";
+  const state = `${video.versions ? ", corrected" : ""}${video.draft ? ", draft not saved" : ""}`;
   const item = el("li", { class: "card", data: { id: video.id } },
     el("a", { href: `/watch/${video.id}` }, picture(video), el("h2", { dir: "auto" }, video.title),
       heard(`${length}${state}`)),
@@ -108,11 +113,24 @@ function keepAddress() {
   history.replaceState(null, "", asked.size ? `/?${asked}` : "/");
 }
 
+/** Videos of which this browser keeps a draft are marked, and can be filtered. */
+function markDrafts() {
+  const kept = videosWithDrafts();
+  const changed = library.videos.some((video) => Boolean(video.draft) !== kept.has(video.id));
+  for (const video of library.videos) video.draft = kept.has(video.id);
+  if (changed) draw();
+}
+
+function draw() {
+  fillShelf();
+  drawGrid();
+}
+
 async function load() {
   library = await ask("/api/library");
   const { videos } = library;
-  fillShelf();
-  drawGrid();
+  draw();
+  markDrafts();
   grid.removeAttribute("aria-busy");
   const events = videos.reduce((sum, video) => sum + video.events, 0);
   const corrected = videos.filter((video) => video.versions).length;
@@ -127,7 +145,7 @@ async function load() {
 // Scripts without spaces between words, in which a word may stand anywhere (as in search.py).
 const SCRIPTS = ["Han", "Hiragana", "Katakana", "Thai", "Lao", "Myanmar", "Khmer"];
 const RUN_ON = new RegExp(`^[${SCRIPTS.map((name) => `\\p{Script=${name}}`).join("")}]`, "u");
-const LETTER = `(?:(?!${RUN_ON.source.slice(1)})[\\p{L}\\p{N}\\p{M}_])`;
+const LETTER = `(?:(?!${RUN_ON.source.slice(1)})[\\p{L}\\p{N}\\p{M}])`; // no underscore: titles are file names
 
 /** The text with the words that were looked for marked, as elements. */
 function marked(text, words) {
@@ -146,19 +164,50 @@ function marked(text, words) {
   return line;
 }
 
-function moment(hit, words) {
-  const kind = hit.spoken ? "said" : "caption";
+const KINDS = { said: "speech", caption: "caption", title: "film" }; // and their icons
+
+/** One answer: a moment of a video, or a video by its title. */
+function answerRow(hit, kind, words) {
+  const at = kind === "title" ? "" : `?t=${hit.start}`;
+  const moment = kind === "title" ? "" : `?t=${Math.round(hit.start)}`;
   return el("li", {},
-    el("a", { href: `/watch/${hit.id}?t=${hit.start}` },
+    el("a", { href: `/watch/${hit.id}${at}` },
       el("span", { class: "thumb small" }, icon("film"), hit.video
-        ? el("img", { src: `/api/videos/${hit.id}/thumbnail?t=${Math.round(hit.start)}`, alt: "", loading: "lazy",
+        ? el("img", { src: `/api/videos/${hit.id}/thumbnail${moment}`, alt: "", loading: "lazy",
           on: { error: (event) => event.target.remove() } }) : null),
       el("span", { class: "moment" },
-        marked(hit.text, words),
+        marked(kind === "title" ? hit.title : hit.text, words),
         el("span", { class: "where" },
-          el("span", { class: `kind ${kind}` }, icon(hit.spoken ? "speech" : "caption"), kind),
-          el("span", { dir: "auto" }, hit.title))),
-      el("time", {}, clock(hit.start))));
+          el("span", { class: `kind ${kind}` }, icon(KINDS[kind]), kind),
+          kind === "title" ? null : el("span", { dir: "auto" }, hit.title))),
+      kind === "title" ? null : el("time", {}, clock(hit.start))));
+}
+
+/** Answers into the list: the first ones, or with `skip` those after so many moments. */
+async function fillMoments(query, turn, skip = 0) {
+  const { total, words, titles, moments } = await ask(`/api/search?q=${encodeURIComponent(query)}&skip=${skip}`);
+  if (turn !== latest) return; // a later question has been asked
+  const rows = [...titles.map((hit) => answerRow(hit, "title", words)),
+    ...moments.map((hit) => answerRow(hit, hit.spoken ? "said" : "caption", words))];
+  if (skip) list.append(...rows);
+  else {
+    list.replaceChildren(...rows);
+    const parts = titles.length ? [count(titles.length, "title")] : [];
+    if (total || !titles.length) parts.push(total ? count(total, "moment") : "no moment");
+    document.getElementById("results-count").textContent = parts.join(" · ");
+  }
+  const shown = skip + moments.length;
+  more.hidden = shown >= total || !moments.length;
+  more.textContent = `Show more (${(total - shown).toLocaleString("en")})`;
+  more.onclick = async ({ detail }) => {
+    const old = list.children.length;
+    try {
+      await fillMoments(query, turn, shown);
+      if (detail === 0) list.children[old]?.querySelector("a").focus(); // by a key: on with the first new one
+    } catch (error) {
+      say(error.message, { bad: true });
+    }
+  };
 }
 
 async function find() {
@@ -169,12 +218,7 @@ async function find() {
   document.getElementById("results").hidden = !query;
   if (!query) return;
   try {
-    const answer = await ask(`/api/search?q=${encodeURIComponent(query)}`);
-    if (turn !== latest) return; // a later question has been asked
-    document.getElementById("results-count").textContent =
-      answer.total ? count(answer.total, "moment") : "no moment";
-    document.getElementById("moments").replaceChildren(
-      ...answer.moments.map((hit) => moment(hit, answer.words)));
+    await fillMoments(query, turn);
   } catch (error) {
     say(error.message, { bad: true });
   }
@@ -199,6 +243,9 @@ document.addEventListener("keydown", (event) => {
     find();
   }
 });
+
+addEventListener("storage", markDrafts); // another tab writes
+addEventListener("pageshow", markDrafts); // coming back from a video
 
 document.getElementById("shelf").addEventListener("submit", (event) => event.preventDefault());
 for (const field of Object.values(shelf)) {

@@ -9,6 +9,7 @@ import { MODEL, NOT_USED, originOf, PICTURES, takesPart } from "./origin.js";
 import { retrievedList } from "./timeline.js";
 
 const TABS = ["events", "segments", "speech"];
+const TOUCH = 0.005; // seconds: less is no overlap
 const STEPS = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity };
 
 export class Panel extends EventTarget {
@@ -63,6 +64,13 @@ export class Panel extends EventTarget {
     this.scrollTo(this.rows[place]);
   }
 
+  /** Where the caret is in the caption that is being written, `{ key, place }`; null if there is none. */
+  get caret() {
+    const editor = this.rows.find((row) => row.editor)?.editor;
+    const field = editor?.fields.caption;
+    return field && field === document.activeElement ? { key: editor.key, place: field.selectionStart } : null;
+  }
+
   rowOf(key) {
     return this.rows.find((row) => row.dataset.key === String(key));
   }
@@ -92,7 +100,9 @@ export class Panel extends EventTarget {
     this.tabs.forEach((tab, place) => {
       const name = TABS[place];
       tab.hidden = name === "segments" && !data.segments.length;
-      tab.replaceChildren(name[0].toUpperCase() + name.slice(1), el("span", {}, String(counts[place])));
+      const title = name[0].toUpperCase() + name.slice(1);
+      tab.setAttribute("aria-label", `${title}, ${counts[place]}`); // or it is read as one word
+      tab.replaceChildren(title, el("span", {}, String(counts[place])));
     });
     this.late = this.pressed; // leaving a field by a click on a row may move the rows, and the click would miss
     if (this.late) return;
@@ -275,7 +285,6 @@ export class Panel extends EventTarget {
       if (mode && this.state.editing && item.key) return this.tell("select", { key: item.key, mode });
       const now = item.key ? this.data.events.find((one) => one.key === item.key) : item;
       this.tell("jump", now ?? item);
-      if (event.detail > 0) event.currentTarget.blur(); // so that Space plays again after a click
     };
   }
 }
@@ -301,7 +310,9 @@ function eventRow(event) {
 /** The words of a row, if they are not there already. */
 function fill(row, event) {
   const { match } = event;
-  const shown = JSON.stringify([event.start, event.end, event.caption, match?.iou, match?.event.caption, event.confidence, event.times_from, event.words_from]);
+  const overlap = this.state.editing && event.overlap > TOUCH ? event.overlap.toFixed(2) : null;
+  const shown = JSON.stringify([event.start, event.end, event.caption, match?.iou, match?.event.caption, event.confidence, event.times_from, event.words_from,
+    overlap]);
   if (row.shown === shown) return;
   row.shown = shown;
   const button = row.querySelector("button");
@@ -313,6 +324,7 @@ function fill(row, event) {
     match && match.event.caption !== event.caption
       ? el("span", { class: "under" }, el("b", {}, "Reference"), el("span", { dir: "auto" }, match.event.caption)) : null,
     event.repeated ? el("span", { class: "under" }, "said before about this moment") : null,
+    overlap ? el("span", { class: "under overlap" }, `overlaps the next event by ${overlap} s`) : null,
   ];
   button.replaceChildren(...parts.filter(Boolean));
   row.editor?.fill(event);

@@ -1,6 +1,6 @@
 // One clock for the page: the video, or, where the browser has none to play, time itself.
 
-import { clock, icon, spoken } from "./dom.js";
+import { clock, icon, keyed, spoken } from "./dom.js";
 
 const ASSUMED = 25; // frames a second, where there is no video or it does not say
 
@@ -24,7 +24,7 @@ export class Player extends EventTarget {
 
   open(address) {
     this.video.addEventListener("error", () => this.imagine("This browser cannot play the video."));
-    this.video.src = address;
+    this.video.src = keyed(address);
   }
 
   imagine(words) {

@@ -1,6 +1,6 @@
 // A video that this browser cannot play: the server makes a small copy, and the page plays that.
 
-import { ask } from "./dom.js";
+import { ask, keyed } from "./dom.js";
 
 const POLL = 1000;
 
@@ -28,7 +28,7 @@ export function previewIfNeeded(player, id) {
       const at = player.time;
       video.pause();
       player.imagined = false;
-      video.src = `/api/videos/${id}/preview`;
+      video.src = keyed(`/api/videos/${id}/preview`);
       player.seek(at);
       note.hidden = true;
       document.getElementById("preview-note").hidden = false;

@@ -5,6 +5,7 @@ const UNSURE = 0.5; // median confidence below which a video is worth a second l
 export const SHOWN = {
   all: ["All videos", () => true],
   corrected: ["Corrected", (video) => video.versions > 0],
+  draft: ["With a draft", (video) => Boolean(video.draft)],
   untouched: ["Not corrected", (video) => video.captioned && !video.reason && !video.versions],
   unsure: ["Low confidence", (video) => video.confidence !== null && video.confidence < UNSURE],
   empty: ["No events", (video) => video.captioned && !video.reason && !video.problem && !video.events],

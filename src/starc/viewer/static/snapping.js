@@ -2,11 +2,14 @@
 
 import { lowerBound } from "./scale.js";
 
+const BESIDE = 0.02; // seconds
+
 /** Times worth resting at, in order; `except` is the key of the event that moves. */
 export function edgesOf({ sentences, segments, events, duration }, except, playhead) {
   const spans = [...sentences, ...segments, ...events.filter((event) => event.key !== except)];
-  const times = spans.flatMap(({ start, end }) => [start, end]);
-  return [0, ...times, playhead, duration].sort((a, b) => a - b);
+  const times = [0, ...spans.flatMap(({ start, end }) => [start, end]), duration];
+  const beside = times.some((time) => Math.abs(time - playhead) < BESIDE); // it was sent to that edge
+  return [...times, ...(beside ? [] : [playhead])].sort((a, b) => a - b);
 }
 
 /** The edge nearest to a time, if it is within reach; null otherwise. */

@@ -4,6 +4,7 @@ import { clock, el } from "./dom.js";
 import { at, draw, drawCurve, endsOf, layOut, palette } from "./lanes.js";
 import { lowerBound, Scale } from "./scale.js";
 import { edgesOf, nearest, nearestMove } from "./snapping.js";
+import { round, sum } from "./times.js";
 
 const GUTTER = 108;
 const CLICK = 4; // pixels a click may wander
@@ -249,7 +250,7 @@ export class Timeline extends EventTarget {
     if (!drag.moved) {
       drag.moved = true;
       if (drag.event) this.tell("hold", drag.event.key);
-      this.edges = edgesOf(this.data, drag.event?.key, this.state.time);
+      this.edges = edgesOf(this.data, drag.event?.key, round(this.state.time));
     }
     if (drag.scrub) this.tell("scrub", this.inside(point.x));
     else if (drag.event || drag.create) this.shape(drag, point, event.altKey || event.ctrlKey);
@@ -261,16 +262,16 @@ export class Timeline extends EventTarget {
     drag.last = point;
   }
 
-  /** An edge, a whole event or a new one follows the pointer, and rests at an edge that is near. */
+  /** An edge, a whole event or a new one follows the pointer in hundredths, and rests exactly at an edge that is near. */
   shape(drag, point, free) {
     const reach = free ? -1 : (REACH / this.scale.width) * this.scale.span;
     const rest = (time) => {
       this.guide = nearest(time, this.edges, reach);
-      return this.guide ?? time;
+      return this.guide ?? round(time);
     };
     if (drag.create) {
       const now = rest(this.inside(point.x));
-      drag.anchor ??= nearest(this.inside(drag.from.x), this.edges, reach) ?? this.inside(drag.from.x);
+      drag.anchor ??= nearest(this.inside(drag.from.x), this.edges, reach) ?? round(this.inside(drag.from.x));
       const [start, end] = [drag.anchor, now].sort((a, b) => a - b);
       if (drag.key) return this.tell("change", { key: drag.key, patch: { start, end } });
       const made = { start, end };
@@ -280,13 +281,14 @@ export class Timeline extends EventTarget {
     }
     const by = this.scale.time(point.x) - this.scale.time(drag.from.x);
     const { start, end, key } = drag.event;
-    if (drag.edge === "start") this.tell("change", { key, patch: { start: Math.min(rest(start + by), end - 0.1) } });
+    if (drag.edge === "start") this.tell("change", { key, patch: { start: Math.min(rest(start + by), sum(end, -0.1)) } });
     else if (drag.edge === "end") this.tell("change", { key, patch: { end: rest(end + by) } });
     else {
       const move = nearestMove(start, end, by, this.edges, reach);
       this.guide = move.edge;
-      const shift = Math.min(Math.max(move.by, -start), this.data.duration - end);
-      this.tell("change", { key, patch: { start: start + shift, end: end + shift } });
+      const way = move.edge === null ? round(move.by) : move.by;
+      const shift = Math.min(Math.max(way, -start), this.data.duration - end);
+      this.tell("change", { key, patch: { start: sum(start, shift), end: sum(end, shift) } });
     }
   }
 
@@ -372,6 +374,6 @@ export function retrievedList(captions) {
   return el("ul", { class: "retrieved" }, ...captions.map((one) => {
     const bar = el("i", {});
     bar.style.width = `${Math.round(Math.min(1, Math.max(0, one.similarity)) * 100)}%`;
-    return el("li", {}, bar, el("span", { dir: "auto" }, one.caption), el("b", {}, one.similarity.toFixed(2)));
+    return el("li", {}, el("span", { class: "track", "aria-hidden": "true" }, bar), el("span", { dir: "auto" }, one.caption), el("b", {}, one.similarity.toFixed(2)));
   }));
 }

@@ -33,7 +33,13 @@ export function parse(text) {
   return h * 3600 + m * 60 + s;
 }
 
-/** To the hundredth: what a field shows is what is stored. */
+/** To the hundredth, for a time that was typed or pointed at: what a field shows is what is stored. */
 export function round(seconds) {
   return Math.round(seconds * 100) / 100;
+}
+
+/** The sum of two times, exact as they were but without the noise of binary fractions (6.1 + 0.2 is 6.3). */
+export function sum(a, b) {
+  const near = Math.round((a + b) * 1e6) / 1e6;
+  return Math.abs(near - a - b) < 1e-9 ? near : a + b;
 }

@@ -1,7 +1,7 @@
 // The page of one video: loads the record and lets player, timeline, lists and editing work together.
 
 import { markCompare, renderCompare } from "./compare.js";
-import { ask, el, say } from "./dom.js";
+import { ask, clock, el, keyed, say } from "./dom.js";
 import { Draft } from "./draft.js";
 import { Editing } from "./editing.js";
 import { evidenceOf, explain } from "./evidence.js";
@@ -22,6 +22,7 @@ const at = (time) => (span) => time >= span.start && time < span.end;
 class Page {
   constructor(video) {
     this.data = prepare(video);
+    document.body.dataset.hours = clock(this.data.duration).split(":").at(-3)?.length ?? 0; // digits of the hours
     this.state = { time: 0, playing: false, editing: false, chosen: null, selected: new Set(), segment: null };
     this.draft = new Draft(this.data.events, this.data.duration);
     this.player = new Player($("video"), this.data.duration);
@@ -35,6 +36,7 @@ class Page {
     this.panel.addEventListener("jump", ({ detail }) => this.jump(detail));
     this.panel.addEventListener("select", ({ detail: { key, mode } }) => this.select(key, mode));
     this.panel.addEventListener("write", ({ detail }) => this.editing.write(detail));
+    this.panel.addEventListener("split", ({ detail }) => this.editing.splitWords(detail));
     this.panel.addEventListener("caption", ({ detail }) => this.caption(video.id, detail));
     $("zoom-in").addEventListener("click", () => this.zoom(2));
     $("zoom-out").addEventListener("click", () => this.zoom(0.5));
@@ -53,6 +55,7 @@ class Page {
         events[n].match = best;
       });
     }
+    for (const [n, event] of events.entries()) event.overlap = event.end - (events[n + 1]?.start ?? Infinity);
     data.events = events;
     for (const key of this.state.selected) if (!draft.find(key)) this.state.selected.delete(key);
     if (!this.state.selected.has(this.state.chosen)) this.state.chosen = [...this.state.selected].at(-1) ?? null;
@@ -234,7 +237,7 @@ async function start() {
   controls(player, () => draft.find(page.state.chosen));
   if (video.fps) player.fps = video.fps;
   if (video.video) {
-    $("video").poster = `/api/videos/${id}/thumbnail`;
+    $("video").poster = keyed(`/api/videos/${id}/thumbnail`);
     previewIfNeeded(player, id);
     player.open(`/api/videos/${id}/media`);
     showSound(page, id);
@@ -247,7 +250,7 @@ async function start() {
     if (!item || from > item.start) player.seek(from + INSIDE);
     timeline.reveal(from);
   }
-  page.editing.offer();
+  await page.editing.offer();
   const run = () => {
     if (player.playing) player.tick();
     requestAnimationFrame(run);
@@ -260,7 +263,7 @@ async function start() {
 
 start().catch((error) => {
   $("title").textContent = "This video cannot be shown";
-  for (const tool of document.querySelectorAll(".tools .pick, #help")) tool.hidden = true;
+  for (const tool of document.querySelectorAll(".tools button:not(#theme)")) tool.hidden = true;
   document.querySelector(".skip").remove(); // there is no list to skip to
   document.querySelector("main").replaceChildren(el("section", { class: "trouble", "aria-label": "What is wrong" },
     el("p", {}, error.message), el("p", {}, el("a", { class: "button", href: "/" }, "Back to the library"))));
