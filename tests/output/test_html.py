@@ -113,7 +113,7 @@ def test_a_page_knows_the_way_to_its_video(tmp_path: Path, monkeypatch: pytest.M
         page = tmp_path / "pages" / "a.html"
         everything().save(page, source=tmp_path / name)
         assert f'<video src="{link}"' in page.read_text("utf-8")
-    fetched = Path(tempfile.gettempdir(), "starc-x", "stdin")
+    fetched = Path(tempfile.gettempdir(), "starc-x1y2z3_w", "stdin")
     everything().save(page, source=fetched)
     assert "<video" not in page.read_text("utf-8")
 

@@ -71,7 +71,8 @@ from starc import cli
 from starc.output import formats
 
 def render(*_, **__):
-    print("rendering", flush=True)
+    sys.stdout.write("rendering\n")  # in one piece: several threads write
+    sys.stdout.flush()
     time.sleep(3600)
 
 formats.render = render

@@ -83,7 +83,10 @@ class _Dtype:
 
 
 class _Array(np.ndarray[Any, Any]):
-    """Stands for numpy.ndarray; filled as a pickle does it, after it was made."""
+    """Stands for numpy.ndarray, which a pickle only hands on to `_empty`; filled afterwards."""
+
+    def __new__(cls, *_: object) -> _Array:
+        raise pickle.UnpicklingError("it makes an array of memory that it does not fill")
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         version, shape, stored, fortran, data = state
