@@ -71,7 +71,7 @@ from starc import cli
 from starc.output import formats
 
 def render(*_, **__):
-    sys.stdout.write("rendering\n")  # in one piece: several threads write
+    sys.stdout.write("rendering\\n")  # in one piece: several threads write
     sys.stdout.flush()
     time.sleep(3600)
 
